@@ -1,0 +1,180 @@
+"""Builds anyxpu's C++ (the shim and the drivers) against the torch and the Intel runtime installed here.
+
+A torch extension fits exactly one torch version, so nothing binary is shipped: the sources travel in the wheel and
+are compiled once per (sources, torch, Python) into the user's cache, by g++ and nothing else.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from anyxpu.cache import cache_dir, digest, lock
+
+PACKAGE = Path(__file__).parent
+SHIM_MODULE = "anyxpu_shim"
+DRIVERS = ("sycl", "null")
+
+_COMMON_FLAGS = ("-std=c++20", "-fPIC", "-O2", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter")
+
+Report = Callable[[str], None]
+
+
+class BuildError(RuntimeError):
+    """The C++ half could not be built; the message holds the compiler's own words and the way out."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """One shared library: what it is made from, and what changes its bits."""
+
+    name: str
+    sources: tuple[Path, ...]
+    headers: tuple[Path, ...]
+    compile_flags: tuple[str, ...]
+    link_flags: tuple[str, ...]
+    versions: tuple[str, ...]
+
+    def key(self) -> str:
+        texts = [p.name.encode() + b"\0" + p.read_bytes() for p in (*self.sources, *self.headers)]
+        return digest(self.name, *self.compile_flags, *self.link_flags, *self.versions, *texts)[:20]
+
+    def path(self) -> Path:
+        return cache_dir("build") / f"{self.name}-{self.key()}" / f"{self.name}.so"
+
+
+def _package_files(*patterns: str) -> tuple[Path, ...]:
+    return tuple(sorted(p for pattern in patterns for p in PACKAGE.glob(pattern)))
+
+
+@cache
+def shim() -> Library:
+    """The torch extension: everything of ``shim/``, against the installed torch's headers."""
+    import torch
+
+    root = Path(torch.__file__).parent
+    include = root / "include"
+    abi = int(torch.compiled_with_cxx11_abi())
+    return Library(
+        name=SHIM_MODULE,
+        sources=_package_files("shim/*.cpp"),
+        headers=_package_files("shim/*.h", "drivers/driver.h"),
+        compile_flags=(
+            *_COMMON_FLAGS,
+            f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
+            f"-DTORCH_EXTENSION_NAME={SHIM_MODULE}",
+            "-DTORCH_API_INCLUDE_EXTENSION_H",
+            f"-isystem{include}",
+            f"-isystem{include / 'torch/csrc/api/include'}",
+            f"-isystem{sysconfig.get_paths()['include']}",
+            f"-I{PACKAGE}",
+        ),
+        link_flags=(
+            f"-L{root / 'lib'}",
+            f"-Wl,-rpath,{root / 'lib'}",
+            "-lc10",
+            "-ltorch_cpu",
+            "-ltorch",
+            "-ltorch_python",
+            "-ldl",
+        ),
+        versions=(torch.__version__, sys.implementation.cache_tag),
+    )
+
+
+def sycl_prefix() -> Path | None:
+    """Where the SYCL headers and libsycl of the ``intel-sycl-rt`` package lie, or None if it is not installed."""
+    for prefix in (Path(sys.prefix), Path(sysconfig.get_paths()["data"])):
+        if (prefix / "include/sycl/sycl.hpp").exists() and (prefix / "lib/libsycl.so").exists():
+            return prefix
+    return None
+
+
+def driver(name: str) -> Library:
+    """The device driver ``name`` (see drivers/driver.h)."""
+    headers = _package_files("drivers/driver.h", f"drivers/{name}/*.h")
+    sources = _package_files(f"drivers/{name}/*.cpp")
+    if not sources:
+        raise BuildError(f"anyxpu has no driver named {name!r}; ANYXPU_DRIVER may be one of {', '.join(DRIVERS)}.")
+    compile_flags: tuple[str, ...] = (*_COMMON_FLAGS, f"-I{PACKAGE}")
+    link_flags: tuple[str, ...] = ()
+    versions: tuple[str, ...] = ()
+    if name == "sycl":
+        prefix = sycl_prefix()
+        if prefix is None:
+            raise BuildError(
+                "The SYCL runtime is not installed beside this Python. Install it: "
+                "pip install intel-sycl-rt intel-opencl-rt"
+            )
+        compile_flags += (f"-isystem{prefix / 'include'}", "-DCL_TARGET_OPENCL_VERSION=300")
+        link_flags += (f"-L{prefix / 'lib'}", f"-Wl,-rpath,{prefix / 'lib'}", "-lsycl", "-lOpenCL")
+        versions += (os.path.realpath(prefix / "lib/libsycl.so"),)
+    return Library(f"anyxpu_{name}", sources, headers, compile_flags, link_flags, versions)
+
+
+def compiler() -> str:
+    """The C++ compiler's path: ``$CXX`` or g++.
+
+    Raises:
+        BuildError: there is none.
+    """
+    name = os.environ.get("CXX", "g++")
+    path = shutil.which(name)
+    if path is None:
+        raise BuildError(f"No C++ compiler: {name!r} is not on the PATH. Install one: apt-get install g++")
+    return path
+
+
+def build(library: Library, report: Report | None = None) -> Path:
+    """Return the built library's path, compiling it first where this exact one is not in the cache.
+
+    Two processes that ask at once: one builds, the other waits. Raises :class:`BuildError`.
+    """
+    target = library.path()
+    if target.exists():
+        return target
+    cxx = compiler()
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with lock(target.parent / "lock"):
+        if target.exists():
+            return target
+        objects = _compile(cxx, library, report or (lambda _: None))
+        temporary = target.with_suffix(f".{os.getpid()}.tmp")
+        _run([cxx, "-shared", "-o", str(temporary), *map(str, objects), *library.link_flags], "link " + library.name)
+        os.replace(temporary, target)
+    return target
+
+
+def _compile(cxx: str, library: Library, report: Report) -> list[Path]:
+    """Compile every source; an object is kept by the digest of all that goes into it."""
+    headers = b"".join(p.read_bytes() for p in library.headers)
+    objects = cache_dir("build", "objects")
+
+    def one(source: Path) -> Path:
+        key = digest(cxx, *library.compile_flags, *library.versions, headers, source.read_bytes())[:20]
+        out = objects / f"{library.name}-{source.stem}-{key}.o"
+        if not out.exists():
+            temporary = out.with_suffix(f".{os.getpid()}.tmp")
+            _run([cxx, *library.compile_flags, "-c", str(source), "-o", str(temporary)], f"compile {source.name}")
+            os.replace(temporary, out)
+            report(source.name)
+        return out
+
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        return list(pool.map(one, library.sources))
+
+
+def _run(command: Sequence[str], what: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BuildError(f"anyxpu could not {what}:\n{' '.join(command)}\n{done.stderr[-6000:]}")
+    if done.stderr and os.environ.get("ANYXPU_BUILD_VERBOSE"):
+        sys.stderr.write(done.stderr)

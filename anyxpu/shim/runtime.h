@@ -1,0 +1,61 @@
+// What the files of the shim share: the driver, devices, streams. No PyTorch policy lives here.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+#include <c10/util/Exception.h>
+
+#include <string>
+
+#include "drivers/driver.h"
+
+namespace anyxpu {
+
+// --- driver -------------------------------------------------------------------------------------------------
+// Where the driver's library lies; set by Python before first use. No driver is loaded until driver() is called.
+void set_driver_library(const std::string& path, int devices);
+// The driver, loaded and opened at the first call. Throws c10::Error naming what is missing, and in a forked child
+// of a process that had already opened it.
+const ax_driver& driver();
+bool driver_started() noexcept;
+// True in a child that was forked after the parent opened the driver.
+bool in_bad_fork() noexcept;
+// Throws c10::Error "anyxpu: cannot <what>: <last_error()>" unless status is AX_OK.
+// AX_OUT_OF_MEMORY becomes c10::OutOfMemoryError.
+void check(ax_status status, const char* what);
+
+// --- devices ------------------------------------------------------------------------------------------------
+// Devices the driver shows; 0 when it finds none (never throws for a missing device, only for a bad fork).
+c10::DeviceIndex device_count();
+// Throws when `device` is not a valid index.
+void check_device(c10::DeviceIndex device);
+const ax_device_properties& properties(c10::DeviceIndex device);
+// Of the calling thread; starts at 0.
+c10::DeviceIndex current_device() noexcept;
+void set_current_device(c10::DeviceIndex device);  // checked
+// -1 stands for the current device.
+c10::DeviceIndex resolve_device(c10::DeviceIndex device);
+
+// --- streams ------------------------------------------------------------------------------------------------
+c10::Stream default_stream(c10::DeviceIndex device = -1);
+c10::Stream current_stream(c10::DeviceIndex device = -1);
+// Makes it the calling thread's current stream of its own device; returns the one it replaces.
+c10::Stream exchange_current_stream(c10::Stream stream);
+c10::Stream stream_from_pool(c10::DeviceIndex device, int priority);
+int stream_priority(c10::Stream stream);
+// A stream over a queue somebody else owns (a sycl::queue* with the sycl driver).
+c10::Stream stream_from_external(ax_queue* queue, c10::DeviceIndex device);
+ax_queue* queue(c10::Stream stream);
+ax_queue* current_queue(c10::DeviceIndex device = -1);
+void synchronize_device(c10::DeviceIndex device = -1);
+
+// --- generators ---------------------------------------------------------------------------------------------
+const at::Generator& default_generator(c10::DeviceIndex device = -1);
+at::Generator new_generator(c10::DeviceIndex device = -1);
+// Reserves `increment` philox outputs a thread of `generator` (the default one of `device` if undefined) and
+// returns the (seed, offset) to use. Thread-safe.
+std::pair<uint64_t, uint64_t> philox_state(const std::optional<at::Generator>& generator, uint64_t increment,
+                                           c10::DeviceIndex device = -1);
+
+}  // namespace anyxpu
