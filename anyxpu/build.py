@@ -7,6 +7,7 @@ are compiled once per (sources, torch, Python) into the user's cache, by g++ and
 from __future__ import annotations
 
 import concurrent.futures
+import importlib.metadata
 import os
 import shutil
 import subprocess
@@ -90,11 +91,21 @@ def shim() -> Library:
     )
 
 
+@cache
 def sycl_prefix() -> Path | None:
-    """Where the SYCL headers and libsycl of the ``intel-sycl-rt`` package lie, or None if it is not installed."""
-    for prefix in (Path(sys.prefix), Path(sysconfig.get_paths()["data"])):
-        if (prefix / "include/sycl/sycl.hpp").exists() and (prefix / "lib/libsycl.so").exists():
-            return prefix
+    """Where the SYCL headers and libsycl of the ``intel-sycl-rt`` package lie, or None if it is not installed.
+
+    The package puts them under the prefix of the environment it was installed to, which need not be this
+    process's ``sys.prefix`` (an environment may see another one's packages).
+    """
+    try:
+        distribution = importlib.metadata.distribution("intel-sycl-rt")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    for file in distribution.files or ():
+        if file.as_posix().endswith("include/sycl/sycl.hpp"):
+            prefix = Path(os.path.abspath(distribution.locate_file(file))).parents[2]
+            return prefix if (prefix / "lib/libsycl.so").exists() else None
     return None
 
 

@@ -1,0 +1,25 @@
+"""The exceptions anyxpu raises on purpose. Each says what was asked, why not, and the way out."""
+
+from __future__ import annotations
+
+
+class AnyxpuError(RuntimeError):
+    """Base of all of anyxpu's own errors."""
+
+
+class KernelError(AnyxpuError):
+    """A kernel could not be compiled, loaded or launched.
+
+    Attributes:
+        kernel: the kernel's name.
+        source: path of its source, left on disk for reading; "" where there is none.
+    """
+
+    def __init__(self, kernel: str, source: str, message: str) -> None:
+        self.kernel, self.source = kernel, source
+        where = f" (source: {source})" if source else ""
+        super().__init__(f"kernel {kernel}{where}: {message}")
+
+
+class UnsupportedOperation(AnyxpuError, NotImplementedError):
+    """The kernel or operator uses something this backend does not compile; the message names it."""

@@ -1,0 +1,13 @@
+// Each area of the shim adds its Python face to the one extension module.
+#pragma once
+
+#include <torch/csrc/utils/pybind.h>
+
+namespace anyxpu {
+
+void bind_runtime(pybind11::module_& m);  // driver, devices, streams, generators
+void bind_memory(pybind11::module_& m);   // allocator, pinned memory
+void bind_launch(pybind11::module_& m);   // modules, kernels, launchers
+void bind_ops(pybind11::module_& m);      // structural operators, host fallback
+
+}  // namespace anyxpu
