@@ -6,15 +6,22 @@
 #include <c10/core/Stream.h>
 #include <c10/util/Exception.h>
 
+#include <functional>
 #include <string>
+#include <utility>
 
 #include "drivers/driver.h"
 
 namespace anyxpu {
 
 // --- driver -------------------------------------------------------------------------------------------------
-// Where the driver's library lies; set by Python before first use. No driver is loaded until driver() is called.
-void set_driver_library(const std::string& path, int devices);
+// Says where the driver's library lies and how many devices to ask it for; called once, at first use, without any
+// lock held. Throws (with a sentence for the user) when there is no such library.
+struct DriverChoice {
+  std::string path;
+  int devices = 0;
+};
+void set_driver_resolver(std::function<DriverChoice()> resolver);
 // The driver, loaded and opened at the first call. Throws c10::Error naming what is missing, and in a forked child
 // of a process that had already opened it.
 const ax_driver& driver();
@@ -26,8 +33,10 @@ bool in_bad_fork() noexcept;
 void check(ax_status status, const char* what);
 
 // --- devices ------------------------------------------------------------------------------------------------
-// Devices the driver shows; 0 when it finds none (never throws for a missing device, only for a bad fork).
-c10::DeviceIndex device_count();
+// Devices the driver shows; 0 when it cannot be started, finds none, or in a bad fork. Never throws.
+c10::DeviceIndex device_count() noexcept;
+// Why device_count() is 0; "" when it is not.
+std::string unavailable_reason();
 // Throws when `device` is not a valid index.
 void check_device(c10::DeviceIndex device);
 const ax_device_properties& properties(c10::DeviceIndex device);
@@ -42,7 +51,10 @@ c10::Stream default_stream(c10::DeviceIndex device = -1);
 c10::Stream current_stream(c10::DeviceIndex device = -1);
 // Makes it the calling thread's current stream of its own device; returns the one it replaces.
 c10::Stream exchange_current_stream(c10::Stream stream);
+// The next of the 32 pooled streams of this device and priority (< 0 high, 0 normal, > 0 low).
 c10::Stream stream_from_pool(c10::DeviceIndex device, int priority);
+// The one way to build a c10::Stream of type XPU from its parts.
+c10::Stream make_stream(c10::StreamId id, c10::DeviceIndex device);
 int stream_priority(c10::Stream stream);
 // A stream over a queue somebody else owns (a sycl::queue* with the sycl driver).
 c10::Stream stream_from_external(ax_queue* queue, c10::DeviceIndex device);

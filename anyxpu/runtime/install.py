@@ -1,0 +1,95 @@
+"""Puts the bindings behind ``torch._C._xpu_*`` and lets ``torch.xpu`` see them."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import warnings
+from dataclasses import dataclass
+
+DRIVER_VARIABLE = "ANYXPU_DRIVER"
+DEVICES_VARIABLE = "ANYXPU_DEVICES"
+DISABLE_VARIABLE = "ANYXPU_DISABLE"
+
+
+@dataclass
+class Status:
+    """What :func:`install` did: ``active``, or why not."""
+
+    active: bool = False
+    reason: str = "anyxpu has not been asked to install itself yet: import torch"
+
+
+status = Status()
+
+
+def install() -> None:
+    """Make ``torch.xpu`` real.
+
+    Stands aside where ``ANYXPU_DISABLE=1`` is set or torch already has XPU compiled in. A failure (say, no compiler
+    for the first build) is a warning: ``import torch`` goes on and ``torch.xpu.is_available()`` stays False.
+    """
+    import torch
+
+    if status.active:
+        return
+    if os.environ.get(DISABLE_VARIABLE, "0") not in ("", "0"):
+        status.reason = f"{DISABLE_VARIABLE} is set"
+        return
+    if torch._C._has_xpu:
+        status.reason = f"torch {torch.__version__} has XPU compiled in; anyxpu stands aside"
+        return
+    try:
+        _install()
+    except Exception as error:
+        status.reason = str(error)
+        warnings.warn(f"anyxpu cannot supply xpu to this torch: {error}\n(see: anyxpu doctor)", stacklevel=2)
+        return
+    status.active, status.reason = True, ""
+
+
+def _install() -> None:
+    import torch
+
+    from anyxpu.runtime import bindings
+    from anyxpu.shim import lib
+
+    lib().set_driver_resolver(choose_driver)
+    for name, value in bindings.table().items():
+        setattr(torch._C, name, value)
+    torch._C._has_xpu = True  # type: ignore[misc]
+    # These modules chose their dummies when torch was imported; let them choose again. Leaves first: torch.xpu
+    # takes names from its submodules.
+    for name in ("torch.xpu.streams", "torch.xpu.memory", "torch.xpu.graphs", "torch.xpu"):
+        importlib.reload(sys.modules[name])
+    from anyxpu.runtime import telemetry
+
+    telemetry.install()
+    _register_operators()
+
+
+def _register_operators() -> None:
+    """Ask the room above for its operators, by name: runtime itself does not depend on ops."""
+    importlib.import_module("anyxpu.ops").register()
+
+
+def choose_driver() -> tuple[str, int]:
+    """The path of the driver's library and how many devices to ask it for, from the environment.
+
+    ``ANYXPU_DRIVER`` is ``sycl`` (default) or ``null``; ``ANYXPU_DEVICES=N`` shows the first device as N. Called
+    by the shim when ``xpu`` is first used; builds the driver where it is not in the cache.
+
+    Raises:
+        ValueError: a variable makes no sense.
+        anyxpu.build.BuildError: the driver cannot be built.
+    """
+    from anyxpu import build
+
+    name = os.environ.get(DRIVER_VARIABLE) or "sycl"
+    if name not in build.DRIVERS:
+        raise ValueError(f"{DRIVER_VARIABLE}={name!r}: there is no such driver; use one of {', '.join(build.DRIVERS)}")
+    asked = os.environ.get(DEVICES_VARIABLE) or "0"
+    if not asked.isdecimal() or int(asked) > 64:
+        raise ValueError(f"{DEVICES_VARIABLE}={asked!r}: expected a number of devices from 1 to 64")
+    return str(build.build(build.driver(name))), int(asked)

@@ -1,0 +1,54 @@
+"""The bases of ``torch.xpu.Stream`` and ``torch.xpu.Event``: thin classes over the device-generic ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from anyxpu.shim import lib
+
+
+class XpuStreamBase(torch.Stream):
+    """A stream of an xpu device: a new one from the pool, or the one its three ids name."""
+
+    def __new__(
+        cls,
+        priority: int = 0,
+        stream_id: int | None = None,
+        device_index: int | None = None,
+        device_type: int | None = None,
+        stream_ptr: int = 0,
+    ) -> Any:
+        if stream_ptr:
+            stream_id, device_index, device_type = lib().external_stream(stream_ptr, -1)
+        if stream_id is None or device_index is None or device_type is None:
+            stream_id, device_index, device_type = lib().new_stream(-1, priority)
+        return super().__new__(cls, stream_id=stream_id, device_index=device_index, device_type=device_type)
+
+    @property
+    def sycl_queue(self) -> int:
+        """Address of the stream's ``sycl::queue``."""
+        return lib().stream_queue(self.stream_id, self.device_index)
+
+    @property
+    def priority(self) -> int:
+        """-1 high, 0 normal, 1 low."""
+        return lib().stream_priority(self.stream_id, self.device_index)
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """(lowest, highest) priority."""
+        return (1, -1)
+
+
+class XpuEventBase(torch.Event):
+    """An event of an xpu device; recorded lazily on the device of its first stream."""
+
+    def __new__(cls, enable_timing: bool = False) -> Any:
+        return super().__new__(cls, torch.device("xpu"), enable_timing=enable_timing)
+
+    @property
+    def sycl_event(self) -> int:
+        """Address of the ``sycl::event``; 0 until the event is recorded."""
+        return self.event_id
