@@ -71,7 +71,9 @@ def _install() -> None:
 
 def _register_operators() -> None:
     """Ask the room above for its operators, by name: runtime itself does not depend on ops."""
-    importlib.import_module("anyxpu.ops").register()
+    register = getattr(importlib.import_module("anyxpu.ops"), "register", None)
+    if register:
+        register()
 
 
 def choose_driver() -> tuple[str, int]:

@@ -6,8 +6,8 @@
 namespace anyxpu {
 
 void bind_runtime(pybind11::module_& m);  // driver, devices, streams, generators
-void bind_memory(pybind11::module_& m);   // allocator, pinned memory
-void bind_launch(pybind11::module_& m);   // modules, kernels, launchers
-void bind_ops(pybind11::module_& m);      // structural operators, host fallback
+__attribute__((weak)) void bind_memory(pybind11::module_& m);   // allocator, pinned memory
+__attribute__((weak)) void bind_launch(pybind11::module_& m);   // modules, kernels, launchers
+__attribute__((weak)) void bind_ops(pybind11::module_& m);      // structural operators, host fallback
 
 }  // namespace anyxpu
