@@ -13,6 +13,9 @@ namespace anyxpu { inline void record_stream(const c10::DataPtr&, c10::Stream){}
 namespace anyxpu {
 
 struct XPUHooks final : public at::XPUHooksInterface {
+  XPUHooks() = default;
+  explicit XPUHooks(at::XPUHooksArgs) {}  // torch before 2.13 makes its hooks with this
+
   void init() const override { driver(); }
   bool hasXPU() const override { return device_count() > 0; }
   bool isBuilt() const override { return true; }
