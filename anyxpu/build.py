@@ -126,7 +126,7 @@ def driver(name: str) -> Library:
                 "pip install intel-sycl-rt intel-opencl-rt"
             )
         compile_flags += (f"-isystem{prefix / 'include'}", "-DCL_TARGET_OPENCL_VERSION=300")
-        link_flags += (f"-L{prefix / 'lib'}", f"-Wl,-rpath,{prefix / 'lib'}", "-lsycl", "-lOpenCL")
+        link_flags += (f"-L{prefix / 'lib'}", f"-Wl,--disable-new-dtags,-rpath,{prefix / 'lib'}", "-lsycl", "-lOpenCL")
         versions += (os.path.realpath(prefix / "lib/libsycl.so"),)
     return Library(f"anyxpu_{name}", sources, headers, compile_flags, link_flags, versions)
 

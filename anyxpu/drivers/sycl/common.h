@@ -1,0 +1,148 @@
+// What the files of the sycl driver share: devices, handles, and the one place where C++ exceptions end.
+#pragma once
+
+#include <sycl/sycl.hpp>
+
+#include <atomic>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "drivers/driver.h"
+
+// Where a sycl::queue* is at hand (one that somebody else owns included) it can stand for an ax_queue*: so an
+// ax_queue holds nothing but its queue, and all else is asked of that.
+struct ax_queue {
+  sycl::queue queue;
+};
+
+struct ax_event {
+  sycl::event event;  // complete until first recorded
+  bool timing = false;
+  bool recorded = false;
+  std::optional<sycl::context> context;  // of the queue it was last recorded on
+  std::mutex mutex;
+};
+
+namespace anyxpu::sycl_driver {
+
+// --- errors -------------------------------------------------------------------------------------------------
+// A failure whose status is known where it is found.
+struct Failure : std::exception {
+  Failure(ax_status status, std::string message) : status(status), message(std::move(message)) {}
+  const char* what() const noexcept override { return message.c_str(); }
+  ax_status status;
+  std::string message;
+};
+
+ax_status set_error(ax_status status, std::string message) noexcept;
+const char* last_error() noexcept;
+// Says what a SYCL exception means in the words of driver.h; `otherwise` where it names nothing special.
+ax_status classify(const sycl::exception& error, ax_status otherwise) noexcept;
+
+// Runs `body`, which returns nothing or a status; every exception ends here as a status and a sentence.
+template <typename Body>
+ax_status guarded(const char* what, ax_status otherwise, Body&& body) noexcept {
+  try {
+    if constexpr (std::is_void_v<decltype(body())>) {
+      body();
+      return AX_OK;
+    } else {
+      return body();
+    }
+  } catch (const Failure& error) {
+    return set_error(error.status, error.message);
+  } catch (const sycl::exception& error) {
+    return set_error(classify(error, otherwise), std::string("cannot ") + what + ": " + error.what());
+  } catch (const std::bad_alloc&) {
+    return set_error(AX_OUT_OF_MEMORY, std::string("cannot ") + what + ": the host is out of memory");
+  } catch (const std::exception& error) {
+    return set_error(otherwise, std::string("cannot ") + what + ": " + error.what());
+  } catch (...) {
+    return set_error(otherwise, std::string("cannot ") + what + ": an unknown C++ exception");
+  }
+}
+
+// Throws AX_INVALID unless `ok`.
+inline void require(bool ok, const char* message) {
+  if (!ok) throw Failure(AX_INVALID, message);
+}
+
+// Collects what a queue reports asynchronously; throws it as AX_LAUNCH_FAILED from the thread that waits.
+void keep_asynchronous_errors(sycl::exception_list errors);
+void raise_kept_errors();
+
+// --- devices ------------------------------------------------------------------------------------------------
+struct Device {
+  Device(const sycl::device& device, const sycl::context& context, int ordinal, int split, uint64_t total_memory)
+      : device(device),
+        context(context),
+        backend(device.get_backend()),
+        ordinal(ordinal),
+        split(split),
+        total_memory(total_memory) {}
+
+  sycl::device device;
+  const sycl::context context;
+  const sycl::backend backend;
+  const int ordinal;
+  const int split;                // how many devices one CPU is shown as
+  const uint64_t total_memory;    // bytes this device may hand out
+  std::atomic<uint64_t> used{0};  // bytes of AX_MEMORY_DEVICE and AX_MEMORY_SHARED handed out
+
+  bool is_cpu() const { return device.is_cpu(); }
+};
+
+// The devices found by `open`; never freed, because SYCL's own statics may be gone when ours would be.
+const std::vector<std::unique_ptr<Device>>& devices();
+Device& device_at(int ordinal);  // throws AX_INVALID
+std::string description();
+
+// --- host memory --------------------------------------------------------------------------------------------
+uint64_t physical_memory();          // bytes; a container's limit where that is lower
+uint64_t available_memory();         // bytes the OS could give out now without swapping
+uint64_t untouched_memory(uint64_t handed_out);  // of `handed_out` bytes, at least these are not backed by pages yet
+uint64_t last_level_cache();         // bytes; 0 unknown
+uint32_t cpu_clock_mhz();            // 0 unknown
+
+// --- the driver's functions, by file --------------------------------------------------------------------------
+ax_status open(int devices);
+ax_status device_count(int* count);
+ax_status device_properties(int device, ax_device_properties* out);
+ax_status memory_info(int device, uint64_t* free_bytes, uint64_t* total_bytes);
+ax_status can_access_peer(int device, int peer, int* yes);
+ax_status allocate(int device, ax_memory_kind kind, uint64_t bytes, void** out);
+ax_status deallocate(int device, ax_memory_kind kind, void* pointer);
+
+ax_status queue_create(int device, int priority, ax_queue** out);
+ax_status queue_destroy(ax_queue* queue);
+ax_status queue_synchronize(ax_queue* queue);
+ax_status queue_query(ax_queue* queue);
+sycl::queue hold(ax_queue* queue);  // the queue that the handle stands for now
+ax_status copy(ax_queue* queue, void* dst, const void* src, uint64_t bytes);
+ax_status fill(ax_queue* queue, void* dst, const void* pattern, uint32_t pattern_bytes, uint64_t count);
+ax_status host_call(ax_queue* queue, void (*fn)(void*), void* data);
+ax_status event_create(int device, int timing, ax_event** out);
+ax_status event_destroy(ax_event* event);
+ax_status event_record(ax_event* event, ax_queue* queue);
+ax_status event_wait(ax_event* event, ax_queue* queue);
+ax_status event_query(ax_event* event);
+ax_status event_synchronize(ax_event* event);
+ax_status event_elapsed(ax_event* start, ax_event* end, double* milliseconds);
+
+ax_status module_create(int device, ax_module_format format, const void* data, uint64_t bytes, const char* options,
+                        ax_module** out);
+ax_status module_native(ax_module* module, void* data, uint64_t* bytes);
+ax_status module_destroy(ax_module* module);
+ax_status kernel_create(ax_module* module, const char* name, ax_kernel** out);
+ax_status kernel_information(ax_kernel* kernel, ax_kernel_info* out);
+ax_status kernel_destroy(ax_kernel* kernel);
+ax_status launch(ax_queue* queue, ax_kernel* kernel, const uint32_t groups[3], const uint32_t local[3],
+                 const ax_arg* args, uint32_t arg_count);
+
+}  // namespace anyxpu::sycl_driver

@@ -1,0 +1,109 @@
+// The sycl driver's table, its errors, and what it says of itself.
+#include <array>
+#include <string_view>
+
+#include "common.h"
+
+namespace anyxpu::sycl_driver {
+namespace {
+
+thread_local std::string t_last_error;
+thread_local std::string t_asynchronous_error;
+
+struct Meaning {
+  std::string_view answer;
+  ax_status status;
+};
+
+// SYCL folds most answers of a backend into errc::runtime; the name of Unified Runtime's code in the text is what
+// tells them apart.
+constexpr std::array<Meaning, 2> kMeanings{{
+    {"UR_RESULT_ERROR_DEVICE_LOST", AX_DEVICE_LOST},
+    {"UR_RESULT_ERROR_UNSUPPORTED_FEATURE", AX_UNSUPPORTED},
+}};
+
+const char* describe() {
+  thread_local std::string text;
+  guarded("describe the driver", AX_INVALID, [] { text = description(); });
+  return text.c_str();
+}
+
+}  // namespace
+
+ax_status set_error(ax_status status, std::string message) noexcept {
+  t_last_error = std::move(message);
+  return status;
+}
+
+const char* last_error() noexcept { return t_last_error.c_str(); }
+
+ax_status classify(const sycl::exception& error, ax_status otherwise) noexcept {
+  const std::string_view text = error.what();
+  for (const Meaning& meaning : kMeanings) {
+    if (text.find(meaning.answer) != std::string_view::npos) return meaning.status;
+  }
+  const std::error_code& code = error.code();
+  if (code == sycl::errc::memory_allocation) return AX_OUT_OF_MEMORY;
+  if (code == sycl::errc::feature_not_supported) return AX_UNSUPPORTED;
+  return otherwise;
+}
+
+// SYCL calls this from inside wait_and_throw, in the thread that waits: a thread-local carries the text across.
+void keep_asynchronous_errors(sycl::exception_list errors) {
+  for (const std::exception_ptr& pointer : errors) {
+    try {
+      std::rethrow_exception(pointer);
+    } catch (const std::exception& error) {
+      if (t_asynchronous_error.empty()) t_asynchronous_error = error.what();
+    } catch (...) {
+      if (t_asynchronous_error.empty()) t_asynchronous_error = "an unknown exception";
+    }
+  }
+}
+
+void raise_kept_errors() {
+  if (t_asynchronous_error.empty()) return;
+  std::string message = "work enqueued earlier failed: " + std::exchange(t_asynchronous_error, {});
+  throw Failure(AX_LAUNCH_FAILED, std::move(message));
+}
+
+}  // namespace anyxpu::sycl_driver
+
+extern "C" __attribute__((visibility("default"))) const ax_driver* anyxpu_driver(void) {
+  using namespace anyxpu::sycl_driver;
+  static const ax_driver driver = {
+      .abi = AX_DRIVER_ABI,
+      .name = "sycl",
+      .open = open,
+      .device_count = device_count,
+      .device_properties = device_properties,
+      .memory_info = memory_info,
+      .can_access_peer = can_access_peer,
+      .allocate = allocate,
+      .deallocate = deallocate,
+      .queue_create = queue_create,
+      .queue_destroy = queue_destroy,
+      .queue_synchronize = queue_synchronize,
+      .queue_query = queue_query,
+      .copy = copy,
+      .fill = fill,
+      .host_call = host_call,
+      .event_create = event_create,
+      .event_destroy = event_destroy,
+      .event_record = event_record,
+      .event_wait = event_wait,
+      .event_query = event_query,
+      .event_synchronize = event_synchronize,
+      .event_elapsed = event_elapsed,
+      .module_create = module_create,
+      .module_native = module_native,
+      .module_destroy = module_destroy,
+      .kernel_create = kernel_create,
+      .kernel_information = kernel_information,
+      .kernel_destroy = kernel_destroy,
+      .launch = launch,
+      .last_error = last_error,
+      .description = describe,
+  };
+  return &driver;
+}
