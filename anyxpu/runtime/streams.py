@@ -52,3 +52,12 @@ class XpuEventBase(torch.Event):
     def sycl_event(self) -> int:
         """Address of the ``sycl::event``; 0 until the event is recorded."""
         return self.event_id
+
+    def elapsed_time(self, end_event: torch.Event) -> float:
+        """Milliseconds from this event to ``end_event``; both recorded with timing and done.
+
+        torch.Event's own method takes no subclass of itself, hence this one.
+        """
+        if not isinstance(end_event, torch.Event):
+            raise TypeError(f"elapsed_time expects an event, got {type(end_event).__name__}")
+        return lib().event_elapsed(self.event_id, end_event.event_id)

@@ -157,6 +157,17 @@ void bind_streams(py::module_& m) {
   });
 }
 
+double event_elapsed(uintptr_t start, uintptr_t end) {
+  TORCH_CHECK(start && end, "Both events must be recorded before calculating elapsed time.");
+  double milliseconds = 0;
+  ax_status status =
+      driver().event_elapsed(reinterpret_cast<ax_event*>(start), reinterpret_cast<ax_event*>(end), &milliseconds);
+  TORCH_CHECK(status != AX_NOT_READY, "Both events must be completed before calculating elapsed time.");
+  TORCH_CHECK_VALUE(status != AX_INVALID, "Both events must be created with argument 'enable_timing=True'.");
+  check(status, "compute the time between two events");
+  return milliseconds;
+}
+
 }  // namespace
 
 void bind_runtime(py::module_& m) {
@@ -164,6 +175,7 @@ void bind_runtime(py::module_& m) {
   bind_properties(m);
   bind_devices(m);
   bind_streams(m);
+  m.def("event_elapsed", &event_elapsed);
   m.def("default_generator", [](int64_t device) { return default_generator(index(device)); });
 }
 
