@@ -61,7 +61,7 @@ void bind_properties(py::module_& m) {
 #undef TEXT
 #undef NUMBER
 #undef FLAG
-  c.def_property_readonly("is_integrated_gpu", [](const Properties& p) { return p.is_integrated != 0; });
+  c.def_property_readonly("is_integrated_gpu", [](const Properties& p) { return p.type == AX_DEVICE_GPU && p.is_integrated != 0; });
   c.def_property_readonly("type", [](const Properties& p) { return type_name(p.type); });
   c.def_property_readonly("sub_group_sizes", sub_group_sizes);
   c.def_property_readonly(
