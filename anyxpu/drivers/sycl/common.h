@@ -47,7 +47,7 @@ ax_status classify(const sycl::exception& error, ax_status otherwise) noexcept;
 
 // Runs `body`, which returns nothing or a status; every exception ends here as a status and a sentence.
 template <typename Body>
-ax_status guarded(const char* what, ax_status otherwise, Body&& body) noexcept {
+ax_status guarded(ax_status otherwise, Body&& body) noexcept {
   try {
     if constexpr (std::is_void_v<decltype(body())>) {
       body();
@@ -58,13 +58,13 @@ ax_status guarded(const char* what, ax_status otherwise, Body&& body) noexcept {
   } catch (const Failure& error) {
     return set_error(error.status, error.message);
   } catch (const sycl::exception& error) {
-    return set_error(classify(error, otherwise), std::string("cannot ") + what + ": " + error.what());
+    return set_error(classify(error, otherwise), std::string("SYCL answers: ") + error.what());
   } catch (const std::bad_alloc&) {
-    return set_error(AX_OUT_OF_MEMORY, std::string("cannot ") + what + ": the host is out of memory");
+    return set_error(AX_OUT_OF_MEMORY, "the host is out of memory");
   } catch (const std::exception& error) {
-    return set_error(otherwise, std::string("cannot ") + what + ": " + error.what());
+    return set_error(otherwise, error.what());
   } catch (...) {
-    return set_error(otherwise, std::string("cannot ") + what + ": an unknown C++ exception");
+    return set_error(otherwise, "an unknown C++ exception");
   }
 }
 
@@ -123,7 +123,6 @@ ax_status queue_create(int device, int priority, ax_queue** out);
 ax_status queue_destroy(ax_queue* queue);
 ax_status queue_synchronize(ax_queue* queue);
 ax_status queue_query(ax_queue* queue);
-sycl::queue hold(ax_queue* queue);  // the queue that the handle stands for now
 ax_status copy(ax_queue* queue, void* dst, const void* src, uint64_t bytes);
 ax_status fill(ax_queue* queue, void* dst, const void* pattern, uint32_t pattern_bytes, uint64_t count);
 ax_status host_call(ax_queue* queue, void (*fn)(void*), void* data);
@@ -144,5 +143,25 @@ ax_status kernel_information(ax_kernel* kernel, ax_kernel_info* out);
 ax_status kernel_destroy(ax_kernel* kernel);
 ax_status launch(ax_queue* queue, ax_kernel* kernel, const uint32_t groups[3], const uint32_t local[3],
                  const ax_arg* args, uint32_t arg_count);
+
+// --- queues -------------------------------------------------------------------------------------------------
+sycl::queue hold(ax_queue* queue);  // the queue that the handle stands for now
+// Puts a fresh queue behind the handle of one that takes no more work.
+void replace_failed(ax_queue* handle, sycl::queue& failed);
+// Whether `error` says that something enqueued earlier failed, and not this.
+bool failed_earlier(const sycl::exception& error) noexcept;
+
+// Submits to the queue behind `handle`; reports an earlier failure once and leaves the handle usable.
+template <typename Body>
+void on_queue(ax_queue* handle, Body&& body) {
+  sycl::queue queue = hold(handle);
+  try {
+    body(queue);
+  } catch (const sycl::exception& error) {
+    if (!failed_earlier(error)) throw;
+    replace_failed(handle, queue);
+    throw Failure(AX_LAUNCH_FAILED, std::string("work enqueued earlier failed: ") + error.what());
+  }
+}
 
 }  // namespace anyxpu::sycl_driver

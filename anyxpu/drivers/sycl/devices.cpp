@@ -325,7 +325,7 @@ ax_status open(int wanted) {
   std::lock_guard lock(s.open_mutex);
   if (!s.opened) {
     s.opened = true;
-    s.open_status = guarded("start the SYCL runtime", AX_NO_DEVICE, [&] { find_devices(wanted); });
+    s.open_status = guarded(AX_NO_DEVICE, [&] { find_devices(wanted); });
     if (s.open_status != AX_OK) s.open_error = last_error();
   }
   return s.open_status == AX_OK ? AX_OK : set_error(s.open_status, s.open_error);
@@ -337,7 +337,7 @@ ax_status device_count(int* count) {
 }
 
 ax_status device_properties(int device, ax_device_properties* out) {
-  return guarded("query the device's properties", AX_INVALID, [&] {
+  return guarded(AX_INVALID, [&] {
     const Device& d = device_at(device);
     *out = ax_device_properties{};
     fill_identity(d, *out);
@@ -348,7 +348,7 @@ ax_status device_properties(int device, ax_device_properties* out) {
 }
 
 ax_status memory_info(int device, uint64_t* free_bytes, uint64_t* total_bytes) {
-  return guarded("query the device's memory", AX_INVALID, [&] {
+  return guarded(AX_INVALID, [&] {
     const Device& d = device_at(device);
     *total_bytes = d.total_memory;
     *free_bytes = free_memory(d);
@@ -356,7 +356,7 @@ ax_status memory_info(int device, uint64_t* free_bytes, uint64_t* total_bytes) {
 }
 
 ax_status can_access_peer(int device, int peer, int* yes) {
-  return guarded("query peer access", AX_INVALID, [&] {
+  return guarded(AX_INVALID, [&] {
     Device &a = device_at(device), &b = device_at(peer);
     *yes = a.is_cpu() || a.device == b.device ||
            a.device.ext_oneapi_can_access_peer(b.device, sycl::ext::oneapi::peer_access::access_supported);
@@ -364,7 +364,7 @@ ax_status can_access_peer(int device, int peer, int* yes) {
 }
 
 ax_status allocate(int device, ax_memory_kind kind, uint64_t bytes, void** out) {
-  return guarded("allocate memory", AX_OUT_OF_MEMORY, [&] {
+  return guarded(AX_OUT_OF_MEMORY, [&] {
     require(bytes > 0, "an allocation of 0 bytes was asked for");
     require(kind >= AX_MEMORY_DEVICE && kind <= AX_MEMORY_SHARED, "no such kind of memory");
     Device& d = device_at(device);
@@ -373,7 +373,7 @@ ax_status allocate(int device, ax_memory_kind kind, uint64_t bytes, void** out) 
 }
 
 ax_status deallocate(int device, ax_memory_kind kind, void* pointer) {
-  return guarded("free memory", AX_INVALID, [&] {
+  return guarded(AX_INVALID, [&] {
     if (pointer == nullptr) return;
     Device& d = device_at(device);
     if (kind != AX_MEMORY_HOST) {

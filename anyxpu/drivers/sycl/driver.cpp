@@ -24,7 +24,7 @@ constexpr std::array<Meaning, 2> kMeanings{{
 
 const char* describe() {
   thread_local std::string text;
-  guarded("describe the driver", AX_INVALID, [] { text = description(); });
+  guarded(AX_INVALID, [] { text = description(); });
   return text.c_str();
 }
 
@@ -46,6 +46,10 @@ ax_status classify(const sycl::exception& error, ax_status otherwise) noexcept {
   if (code == sycl::errc::memory_allocation) return AX_OUT_OF_MEMORY;
   if (code == sycl::errc::feature_not_supported) return AX_UNSUPPORTED;
   return otherwise;
+}
+
+bool failed_earlier(const sycl::exception& error) noexcept {
+  return std::string_view(error.what()).find("Enqueue process failed") != std::string_view::npos;
 }
 
 // SYCL calls this from inside wait_and_throw, in the thread that waits: a thread-local carries the text across.

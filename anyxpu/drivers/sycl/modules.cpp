@@ -56,7 +56,7 @@ void check_launch(const ax_kernel& kernel, const uint32_t local[3], uint32_t arg
 
 ax_status module_create(int device, ax_module_format format, const void* data, uint64_t bytes, const char* options,
                         ax_module** out) {
-  return guarded("build a module", AX_BUILD_FAILED, [&] {
+  return guarded(AX_BUILD_FAILED, [&] {
     require(data != nullptr && bytes > 0, "a module was asked for without any code");
     require(format >= AX_MODULE_OPENCL_C && format <= AX_MODULE_NATIVE, "no such format of modules");
     Device& d = device_at(device);
@@ -67,7 +67,7 @@ ax_status module_create(int device, ax_module_format format, const void* data, u
 }
 
 ax_status module_native(ax_module* module, void* data, uint64_t* bytes) {
-  return guarded("read a module's native code", AX_INVALID, [&] {
+  return guarded(AX_INVALID, [&] {
     const std::vector<uint8_t> native = module->native();
     const uint64_t room = *bytes;
     *bytes = native.size();
@@ -78,11 +78,11 @@ ax_status module_native(ax_module* module, void* data, uint64_t* bytes) {
 }
 
 ax_status module_destroy(ax_module* module) {
-  return guarded("destroy a module", AX_INVALID, [&] { delete module; });
+  return guarded(AX_INVALID, [&] { delete module; });
 }
 
 ax_status kernel_create(ax_module* module, const char* name, ax_kernel** out) {
-  return guarded("find a kernel", AX_INVALID, [&] { *out = module->kernel(name).release(); });
+  return guarded(AX_INVALID, [&] { *out = module->kernel(name).release(); });
 }
 
 ax_status kernel_information(ax_kernel* kernel, ax_kernel_info* out) {
@@ -91,20 +91,22 @@ ax_status kernel_information(ax_kernel* kernel, ax_kernel_info* out) {
 }
 
 ax_status kernel_destroy(ax_kernel* kernel) {
-  return guarded("destroy a kernel", AX_INVALID, [&] { delete kernel; });
+  return guarded(AX_INVALID, [&] { delete kernel; });
 }
 
 ax_status launch(ax_queue* queue, ax_kernel* kernel, const uint32_t groups[3], const uint32_t local[3],
                  const ax_arg* args, uint32_t arg_count) {
-  return guarded("launch a kernel", AX_LAUNCH_FAILED, [&] {
+  return guarded(AX_LAUNCH_FAILED, [&] {
     check_launch(*kernel, local, arg_count);
     if (groups[0] == 0 || groups[1] == 0 || groups[2] == 0) return;
     // SYCL counts dimensions from the slowest, OpenCL from the fastest.
     const sycl::range<3> items(local[2], local[1], local[0]);
     const sycl::range<3> all(size_t{groups[2]} * local[2], size_t{groups[1]} * local[1], size_t{groups[0]} * local[0]);
-    experimental::submit(hold(queue), [&](sycl::handler& handler) {
-      set_arguments(handler, args, arg_count);
-      handler.parallel_for(sycl::nd_range<3>(all, items), kernel->kernel);
+    on_queue(queue, [&](sycl::queue& q) {
+      experimental::submit(q, [&](sycl::handler& handler) {
+        set_arguments(handler, args, arg_count);
+        handler.parallel_for(sycl::nd_range<3>(all, items), kernel->kernel);
+      });
     });
   });
 }

@@ -56,18 +56,10 @@ int priority_of(const sycl::queue& queue) {
 // it once more makes SYCL report the commands that failed for the first one's sake.
 void drop_errors(sycl::queue& queue) noexcept {
   for (int round = 0; round < 2; ++round) {
-    guarded("drop the errors of a failed queue", AX_LAUNCH_FAILED, [&] { queue.throw_asynchronous(); });
-    guarded("drop the errors of a failed queue", AX_LAUNCH_FAILED, [&] { queue.wait_and_throw(); });
-    guarded("drop the errors of a failed queue", AX_LAUNCH_FAILED, raise_kept_errors);
+    guarded(AX_LAUNCH_FAILED, [&] { queue.throw_asynchronous(); });
+    guarded(AX_LAUNCH_FAILED, [&] { queue.wait_and_throw(); });
+    guarded(AX_LAUNCH_FAILED, raise_kept_errors);
   }
-}
-
-void replace_failed(ax_queue* handle, sycl::queue& failed) {
-  drop_errors(failed);
-  std::unique_lock lock(queues().mutex);
-  if (!queues().ours.contains(handle) || handle->queue != failed) return;
-  const sycl::property_list properties = properties_for(priority_of(failed));
-  handle->queue = sycl::queue(failed.get_context(), failed.get_device(), keep_asynchronous_errors, properties);
 }
 
 bool complete(const sycl::event& event) {
@@ -75,7 +67,7 @@ bool complete(const sycl::event& event) {
 }
 
 template <typename T>
-void fill_with(const sycl::queue& queue, void* dst, const void* pattern, uint64_t count) {
+void fill_with(sycl::queue& queue, void* dst, const void* pattern, uint64_t count) {
   T value;
   std::memcpy(&value, pattern, sizeof(T));
   experimental::fill(queue, static_cast<T*>(dst), value, count);
@@ -87,11 +79,11 @@ struct Wide {
 
 struct Filler {
   uint32_t bytes;
-  void (*fill)(const sycl::queue&, void*, const void*, uint64_t);
+  void (*fill)(sycl::queue&, void*, const void*, uint64_t);
 };
 
 constexpr std::array<Filler, 5> kFillers{{
-    {1, fill_with<uint8_t>},
+    {1, nullptr},  // always uniform
     {2, fill_with<uint16_t>},
     {4, fill_with<uint32_t>},
     {8, fill_with<uint64_t>},
@@ -105,7 +97,7 @@ uint64_t end_time(const ax_event& event) {
 }  // namespace
 
 ax_status queue_create(int device, int priority, ax_queue** out) {
-  return guarded("create a queue", AX_INVALID, [&] {
+  return guarded(AX_INVALID, [&] {
     auto made = std::make_unique<ax_queue>(ax_queue{make_queue(device_at(device), priority)});
     std::unique_lock lock(queues().mutex);
     queues().ours.insert(made.get());
@@ -114,7 +106,7 @@ ax_status queue_create(int device, int priority, ax_queue** out) {
 }
 
 ax_status queue_destroy(ax_queue* queue) {
-  return guarded("destroy a queue", AX_INVALID, [&] {
+  return guarded(AX_INVALID, [&] {
     {
       std::unique_lock lock(queues().mutex);
       queues().ours.erase(queue);
@@ -128,8 +120,16 @@ sycl::queue hold(ax_queue* queue) {
   return queue->queue;
 }
 
+void replace_failed(ax_queue* handle, sycl::queue& failed) {
+  drop_errors(failed);
+  std::unique_lock lock(queues().mutex);
+  if (!queues().ours.contains(handle) || handle->queue != failed) return;
+  const sycl::property_list properties = properties_for(priority_of(failed));
+  handle->queue = sycl::queue(failed.get_context(), failed.get_device(), keep_asynchronous_errors, properties);
+}
+
 ax_status queue_synchronize(ax_queue* queue) {
-  return guarded("wait for a queue", AX_LAUNCH_FAILED, [&] {
+  return guarded(AX_LAUNCH_FAILED, [&] {
     sycl::queue held = hold(queue);
     try {
       held.wait_and_throw();
@@ -142,38 +142,44 @@ ax_status queue_synchronize(ax_queue* queue) {
 }
 
 ax_status queue_query(ax_queue* queue) {
-  return guarded("query a queue", AX_LAUNCH_FAILED,
+  return guarded(AX_LAUNCH_FAILED,
                  [&] { return hold(queue).ext_oneapi_empty() ? AX_OK : AX_NOT_READY; });
 }
 
 ax_status copy(ax_queue* queue, void* dst, const void* src, uint64_t bytes) {
-  return guarded("enqueue a copy", AX_LAUNCH_FAILED, [&] {
+  return guarded(AX_LAUNCH_FAILED, [&] {
     if (bytes == 0) return;
     require(dst != nullptr && src != nullptr, "a copy from or to a null address was asked for");
-    experimental::memcpy(hold(queue), dst, src, bytes);
+    on_queue(queue, [&](sycl::queue& q) { experimental::memcpy(q, dst, src, bytes); });
   });
 }
 
 ax_status fill(ax_queue* queue, void* dst, const void* pattern, uint32_t pattern_bytes, uint64_t count) {
-  return guarded("enqueue a fill", AX_LAUNCH_FAILED, [&] {
+  return guarded(AX_LAUNCH_FAILED, [&] {
     if (count == 0) return;
     require(dst != nullptr && pattern != nullptr, "a fill of a null address was asked for");
-    for (const Filler& filler : kFillers) {
-      if (filler.bytes == pattern_bytes) return filler.fill(hold(queue), dst, pattern, count);
-    }
-    throw Failure(AX_INVALID, "a fill pattern has 1, 2, 4, 8 or 16 bytes, not " + std::to_string(pattern_bytes));
+    const auto filler = std::find_if(kFillers.begin(), kFillers.end(), [&](const Filler& f) { return f.bytes == pattern_bytes; });
+    if (filler == kFillers.end())
+      throw Failure(AX_INVALID, "a fill pattern has 1, 2, 4, 8 or 16 bytes, not " + std::to_string(pattern_bytes));
+    on_queue(queue, [&](sycl::queue& q) {
+      // Four times as fast as a wider fill on the CPU, and zero is what is asked for most.
+      const auto* bytes = static_cast<const uint8_t*>(pattern);
+      const bool uniform = std::all_of(bytes, bytes + pattern_bytes, [&](uint8_t byte) { return byte == bytes[0]; });
+      if (uniform) return experimental::memset(q, dst, bytes[0], count * pattern_bytes);
+      filler->fill(q, dst, pattern, count);
+    });
   });
 }
 
 ax_status host_call(ax_queue* queue, void (*fn)(void*), void* data) {
-  return guarded("enqueue a host call", AX_LAUNCH_FAILED, [&] {
+  return guarded(AX_LAUNCH_FAILED, [&] {
     require(fn != nullptr, "a host call of a null function was asked for");
-    experimental::submit(hold(queue), [&](sycl::handler& handler) { handler.host_task([fn, data] { fn(data); }); });
+    on_queue(queue, [&](sycl::queue& q) { experimental::host_task(q, [fn, data] { fn(data); }); });
   });
 }
 
 ax_status event_create(int device, int timing, ax_event** out) {
-  return guarded("create an event", AX_INVALID, [&] {
+  return guarded(AX_INVALID, [&] {
     device_at(device);
     auto event = std::make_unique<ax_event>();
     event->timing = timing != 0;
@@ -182,50 +188,52 @@ ax_status event_create(int device, int timing, ax_event** out) {
 }
 
 ax_status event_destroy(ax_event* event) {
-  return guarded("destroy an event", AX_INVALID, [&] { delete event; });
+  return guarded(AX_INVALID, [&] { delete event; });
 }
 
 ax_status event_record(ax_event* event, ax_queue* queue) {
-  return guarded("record an event", AX_LAUNCH_FAILED, [&] {
-    sycl::queue held = hold(queue);
-    sycl::event marker = held.ext_oneapi_submit_barrier();
-    std::lock_guard lock(event->mutex);
-    event->event = std::move(marker);
-    event->context.emplace(held.get_context());
-    event->recorded = true;
+  return guarded(AX_LAUNCH_FAILED, [&] {
+    on_queue(queue, [&](sycl::queue& q) {
+      sycl::event marker = q.ext_oneapi_submit_barrier();
+      std::lock_guard lock(event->mutex);
+      event->event = std::move(marker);
+      event->context.emplace(q.get_context());
+      event->recorded = true;
+    });
   });
 }
 
 ax_status event_wait(ax_event* event, ax_queue* queue) {
-  return guarded("make a queue wait for an event", AX_LAUNCH_FAILED, [&] {
+  return guarded(AX_LAUNCH_FAILED, [&] {
     std::unique_lock lock(event->mutex);
     if (!event->recorded) return;
     const sycl::event marker = event->event;
-    sycl::queue held = hold(queue);
-    const bool same_context = *event->context == held.get_context();
+    const sycl::context context = *event->context;
     lock.unlock();
     if (complete(marker)) return;
-    if (same_context) {
-      held.ext_oneapi_submit_barrier({marker});
-      return;
-    }
-    // A backend's events do not cross contexts: a host task waits in the queue's place.
-    experimental::submit(held, [&](sycl::handler& handler) {
-      handler.depends_on(marker);
-      handler.host_task([] {});
+    on_queue(queue, [&](sycl::queue& q) {
+      if (context == q.get_context()) {
+        q.ext_oneapi_submit_barrier({marker});
+        return;
+      }
+      // A backend's events do not cross contexts: a host task waits in the queue's place.
+      experimental::submit(q, [&](sycl::handler& handler) {
+        handler.depends_on(marker);
+        handler.host_task([] {});
+      });
     });
   });
 }
 
 ax_status event_query(ax_event* event) {
-  return guarded("query an event", AX_LAUNCH_FAILED, [&] {
+  return guarded(AX_LAUNCH_FAILED, [&] {
     std::lock_guard lock(event->mutex);
     return complete(event->event) ? AX_OK : AX_NOT_READY;
   });
 }
 
 ax_status event_synchronize(ax_event* event) {
-  return guarded("wait for an event", AX_LAUNCH_FAILED, [&] {
+  return guarded(AX_LAUNCH_FAILED, [&] {
     std::unique_lock lock(event->mutex);
     sycl::event marker = event->event;
     lock.unlock();
@@ -235,7 +243,7 @@ ax_status event_synchronize(ax_event* event) {
 }
 
 ax_status event_elapsed(ax_event* start, ax_event* end, double* milliseconds) {
-  return guarded("read the time between two events", AX_INVALID, [&] {
+  return guarded(AX_INVALID, [&] {
     require(start->timing && end->timing, "both events must have been created with timing");
     require(start->recorded && end->recorded, "both events must have been recorded");
     if (!complete(start->event) || !complete(end->event))

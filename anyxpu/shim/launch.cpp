@@ -1,0 +1,461 @@
+// Modules, kernels, and the launcher that stands on the path of every kernel launch.
+//
+// A Launcher is made once a kernel from its argument types; calling it converts each argument by its declared type
+// into the bytes that the driver takes. Nothing is allocated and no Python attribute is looked up on the way.
+#include <ATen/core/Tensor.h>
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+#include <c10/util/SmallVector.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+// After Python.h, which it does not include by itself.
+#include <structmember.h>
+
+#include <array>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shim/bindings.h"
+#include "shim/runtime.h"
+
+namespace anyxpu {
+namespace {
+
+namespace py = pybind11;
+
+// --- modules and kernels ----------------------------------------------------------------------------------------
+struct FormatName {
+  std::string_view name;
+  ax_module_format format;
+};
+
+constexpr std::array<FormatName, 3> kFormats{
+    {{"opencl_c", AX_MODULE_OPENCL_C}, {"spirv", AX_MODULE_SPIRV}, {"native", AX_MODULE_NATIVE}}};
+
+ax_module_format format_of(std::string_view name) {
+  for (const FormatName& entry : kFormats)
+    if (entry.name == name) return entry.format;
+  TORCH_CHECK_VALUE(false, "anyxpu: no module format '", name, "'; it is one of opencl_c, spirv, native");
+}
+
+// Destroying a handle of a driver that this (forked) process cannot talk to would touch its dead threads.
+template <typename Handle>
+void destroy(ax_status (*ax_driver::* function)(Handle*), Handle* handle) noexcept {
+  if (handle != nullptr && !in_bad_fork()) (driver().*function)(handle);
+}
+
+struct Module {
+  explicit Module(ax_module* handle) : handle(handle) {}
+  Module(const Module&) = delete;
+  Module& operator=(const Module&) = delete;
+  ~Module() { destroy(&ax_driver::module_destroy, handle); }
+  ax_module* const handle;
+};
+
+struct Kernel {
+  Kernel(std::shared_ptr<Module> module, ax_kernel* handle, std::string name)
+      : module(std::move(module)), handle(handle), name(std::move(name)) {}
+  Kernel(const Kernel&) = delete;
+  Kernel& operator=(const Kernel&) = delete;
+  ~Kernel() { destroy(&ax_driver::kernel_destroy, handle); }
+  const std::shared_ptr<Module> module;  // outlives its kernels
+  ax_kernel* const handle;
+  const std::string name;
+};
+
+std::shared_ptr<Module> load_module(int device, const std::string& format, const std::string& data,
+                                    const std::string& options) {
+  const ax_module_format wanted = format_of(format);
+  py::gil_scoped_release no_gil;
+  ax_module* handle = nullptr;
+  check(driver().module_create(device, wanted, data.data(), data.size(), options.c_str(), &handle), "build a module");
+  return std::make_shared<Module>(handle);
+}
+
+py::bytes native_code(const Module& module) {
+  uint64_t size = 0;
+  check(driver().module_native(module.handle, nullptr, &size), "read a module's native code");
+  std::string code(size, '\0');
+  check(driver().module_native(module.handle, code.data(), &size), "read a module's native code");
+  return py::bytes(code);
+}
+
+std::shared_ptr<Kernel> find_kernel(const std::shared_ptr<Module>& module, const std::string& name) {
+  ax_kernel* handle = nullptr;
+  check(driver().kernel_create(module->handle, name.c_str(), &handle), "find a kernel");
+  return std::make_shared<Kernel>(module, handle, name);
+}
+
+py::dict kernel_info(const Kernel& kernel) {
+  ax_kernel_info info{};
+  check(driver().kernel_information(kernel.handle, &info), "query a kernel");
+  py::dict out;
+  out["max_work_group_size"] = info.max_work_group_size;
+  out["sub_group_size"] = info.sub_group_size;
+  out["local_mem_size"] = info.local_mem_size;
+  out["private_mem_size"] = info.private_mem_size;
+  out["spill_size"] = info.spill_size;
+  return out;
+}
+
+// --- converting arguments -----------------------------------------------------------------------------------------
+using Slot = uint64_t;
+
+// Each converter writes the argument's bytes into `slot`; false, with a Python error set, where it cannot.
+using Converter = bool (*)(PyObject* object, Slot* slot, int index);
+
+bool wrong_pointer(int index) {
+  PyErr_Format(PyExc_ValueError,
+               "Pointer argument (at %d) cannot be accessed from Triton (cpu tensor?): the device reads xpu tensors and "
+               "pinned host tensors; move it with .to('xpu') or pin_memory()",
+               index);
+  return false;
+}
+
+bool tensor_pointer(const at::Tensor& tensor, Slot* slot, int index) {
+  if (C10_UNLIKELY(!tensor.is_xpu())) {
+    // A tensor without elements has no bytes that could be out of reach.
+    const bool reachable = tensor.numel() == 0 || (tensor.is_cpu() && tensor.is_pinned());
+    if (!reachable) return wrong_pointer(index);
+  }
+  *slot = reinterpret_cast<Slot>(tensor.mutable_data_ptr());
+  return true;
+}
+
+bool address(PyObject* integer, Slot* slot) {
+  *slot = PyLong_AsUnsignedLongLong(integer);
+  return *slot != static_cast<Slot>(-1) || !PyErr_Occurred();
+}
+
+bool convert_pointer(PyObject* object, Slot* slot, int index) {
+  if (THPVariable_Check(object)) return tensor_pointer(THPVariable_Unpack(object), slot, index);
+  if (object == Py_None) {
+    *slot = 0;
+    return true;
+  }
+  if (PyLong_Check(object)) return address(object, slot);
+  static PyObject* data_ptr = PyUnicode_InternFromString("data_ptr");
+  PyObject* result = PyObject_CallMethodNoArgs(object, data_ptr);
+  if (result == nullptr) {
+    if (PyErr_ExceptionMatches(PyExc_AttributeError)) {
+      PyErr_Format(PyExc_TypeError,
+                   "Pointer argument (at %d) must be a torch.Tensor, an int, None or have data_ptr(); it is a %s", index,
+                   Py_TYPE(object)->tp_name);
+    }
+    return false;
+  }
+  const bool fine = PyLong_Check(result) && address(result, slot);
+  if (!fine && !PyErr_Occurred())
+    PyErr_Format(PyExc_TypeError, "data_ptr() of the pointer argument (at %d) did not return an int", index);
+  Py_DECREF(result);
+  return fine;
+}
+
+bool out_of_range(PyObject* object, const char* type, int index) {
+  PyErr_Format(PyExc_OverflowError, "Argument (at %d) is %S, which does not fit its declared type %s", index, object,
+               type);
+  return false;
+}
+
+template <typename T>
+constexpr const char* kTypeName = nullptr;
+template <>
+constexpr const char* kTypeName<int8_t> = "i8";
+template <>
+constexpr const char* kTypeName<int16_t> = "i16";
+template <>
+constexpr const char* kTypeName<int32_t> = "i32";
+template <>
+constexpr const char* kTypeName<int64_t> = "i64";
+template <>
+constexpr const char* kTypeName<uint8_t> = "u8";
+template <>
+constexpr const char* kTypeName<uint16_t> = "u16";
+template <>
+constexpr const char* kTypeName<uint32_t> = "u32";
+template <>
+constexpr const char* kTypeName<uint64_t> = "u64";
+
+// Any object with __index__: ints, bools, NumPy's and torch's integers.
+template <typename T>
+bool convert_integer(PyObject* object, Slot* slot, int index) {
+  PyObject* integer = PyNumber_Index(object);
+  if (integer == nullptr) return false;
+  bool fits;
+  if constexpr (std::is_same_v<T, uint64_t>) {
+    fits = address(integer, slot);
+    if (!fits) PyErr_Clear();
+  } else {
+    int overflow = 0;
+    const long long value = PyLong_AsLongLongAndOverflow(integer, &overflow);
+    fits = overflow == 0 && value >= static_cast<long long>(std::numeric_limits<T>::min()) &&
+           value <= static_cast<long long>(std::numeric_limits<T>::max());
+    *slot = 0;
+    const T narrow = static_cast<T>(value);
+    std::memcpy(slot, &narrow, sizeof(T));
+  }
+  if (!fits) out_of_range(integer, kTypeName<T>, index);
+  Py_DECREF(integer);
+  return fits;
+}
+
+bool convert_bool(PyObject* object, Slot* slot, int index) {
+  const int truth = PyObject_IsTrue(object);
+  *slot = truth > 0 ? 1 : 0;
+  return truth >= 0;
+}
+
+template <typename T>
+bool convert_float(PyObject* object, Slot* slot, int index) {
+  const double value = PyFloat_AsDouble(object);
+  if (value == -1.0 && PyErr_Occurred()) return false;
+  // Through float, as the kernel's own conversion of a Python float would go.
+  const T bits = std::is_same_v<T, double> ? T(value) : T(static_cast<float>(value));
+  *slot = 0;
+  std::memcpy(slot, &bits, sizeof(T));
+  return true;
+}
+
+struct Conversion {
+  std::string_view type;
+  uint32_t bytes;
+  Converter convert;
+};
+
+constexpr std::array<Conversion, 13> kConversions{{
+    {"i1", 1, convert_bool},
+    {"i8", 1, convert_integer<int8_t>},
+    {"i16", 2, convert_integer<int16_t>},
+    {"i32", 4, convert_integer<int32_t>},
+    {"i64", 8, convert_integer<int64_t>},
+    {"u8", 1, convert_integer<uint8_t>},
+    {"u16", 2, convert_integer<uint16_t>},
+    {"u32", 4, convert_integer<uint32_t>},
+    {"u64", 8, convert_integer<uint64_t>},
+    {"fp16", 2, convert_float<c10::Half>},
+    {"bf16", 2, convert_float<c10::BFloat16>},
+    {"fp32", 4, convert_float<float>},
+    {"fp64", 8, convert_float<double>},
+}};
+
+// One argument of a launcher; `convert` is null for a constexpr, which the kernel does not take.
+struct Parameter {
+  Converter convert;
+  uint32_t bytes;
+  ax_arg_kind kind;
+};
+
+Parameter parameter_of(const std::string& type) {
+  if (type == "constexpr") return {nullptr, 0, AX_ARG_VALUE};
+  if (!type.empty() && type[0] == '*') return {convert_pointer, sizeof(void*), AX_ARG_POINTER};
+  for (const Conversion& entry : kConversions)
+    if (entry.type == type) return {entry.convert, entry.bytes, AX_ARG_VALUE};
+  TORCH_CHECK_TYPE(false, "anyxpu: a kernel argument of type '", type,
+                   "' cannot be launched; known are pointers (*...), constexpr, i1 to i64, u8 to u64, fp16, bf16, "
+                   "fp32 and fp64");
+}
+
+// --- the launcher ---------------------------------------------------------------------------------------------------
+struct Plan {
+  std::vector<Parameter> parameters;
+  uint32_t local[3];
+  uint32_t shared_bytes;
+};
+
+struct Launcher {
+  PyObject_HEAD;
+  vectorcallfunc vectorcall;
+  const Plan* plan;
+  // The kernel of the last call, kept alive: nearly every launcher is called with one kernel only.
+  PyObject* kernel_object;
+  const Kernel* kernel;
+};
+
+constexpr Py_ssize_t kLeading = 5;  // grid x, y, z, queue, kernel
+
+bool unsigned_argument(PyObject* object, const char* name, uint64_t limit, uint64_t* out) {
+  PyObject* integer = PyNumber_Index(object);
+  if (integer == nullptr) return false;
+  *out = PyLong_AsUnsignedLongLong(integer);
+  const bool fine = !(*out == static_cast<uint64_t>(-1) && PyErr_Occurred()) && *out <= limit;
+  if (!fine) {
+    PyErr_Clear();
+    PyErr_Format(PyExc_ValueError, "%s is %S; it must lie between 0 and %llu", name, integer,
+                 static_cast<unsigned long long>(limit));
+  }
+  Py_DECREF(integer);
+  return fine;
+}
+
+bool read_grid(PyObject* const* args, uint32_t groups[3]) {
+  static constexpr const char* kNames[] = {"grid_x", "grid_y", "grid_z"};
+  for (int i = 0; i < 3; ++i) {
+    uint64_t value = 0;
+    if (!unsigned_argument(args[i], kNames[i], std::numeric_limits<uint32_t>::max(), &value)) return false;
+    groups[i] = static_cast<uint32_t>(value);
+  }
+  return true;
+}
+
+bool remember_kernel(Launcher* self, PyObject* object) {
+  if (C10_LIKELY(object == self->kernel_object)) return true;
+  if (!py::isinstance<Kernel>(object)) {
+    PyErr_Format(PyExc_TypeError, "the fifth argument of a launcher is a Kernel, not a %s", Py_TYPE(object)->tp_name);
+    return false;
+  }
+  Py_INCREF(object);
+  Py_XSETREF(self->kernel_object, object);
+  self->kernel = py::handle(object).cast<const Kernel*>();
+  return true;
+}
+
+// A launch that failed becomes anyxpu.errors.KernelError, which names the kernel.
+PyObject* raise_launch_error(const Kernel& kernel) {
+  const std::string message = driver().last_error();
+  const py::object error =
+      py::module_::import("anyxpu.errors").attr("KernelError")(kernel.name, "", "cannot launch: " + message);
+  PyErr_SetObject(py::type::handle_of(error).ptr(), error.ptr());
+  return nullptr;
+}
+
+PyObject* call(Launcher* self, PyObject* const* args, Py_ssize_t count) {
+  const Plan& plan = *self->plan;
+  const auto expected = kLeading + static_cast<Py_ssize_t>(plan.parameters.size());
+  if (C10_UNLIKELY(count != expected)) {
+    PyErr_Format(PyExc_TypeError, "this launcher takes %zd arguments (grid x, y, z, queue, kernel and %zd); it got %zd",
+                 expected, expected - kLeading, count);
+    return nullptr;
+  }
+  uint32_t groups[3];
+  uint64_t queue = 0;
+  if (!read_grid(args, groups) || !unsigned_argument(args[3], "the queue handle", UINT64_MAX, &queue) ||
+      !remember_kernel(self, args[4]))
+    return nullptr;
+  if (C10_UNLIKELY(queue == 0)) {
+    PyErr_SetString(PyExc_ValueError, "the queue handle is 0; take it from torch._C._xpu_getCurrentRawStream(device)");
+    return nullptr;
+  }
+
+  const size_t most = plan.parameters.size() + 1;
+  c10::SmallVector<Slot, 32> slots(most);
+  c10::SmallVector<ax_arg, 32> out;
+  for (size_t i = 0; i < plan.parameters.size(); ++i) {
+    const Parameter& parameter = plan.parameters[i];
+    if (parameter.convert == nullptr) continue;
+    if (!parameter.convert(args[kLeading + static_cast<Py_ssize_t>(i)], &slots[i], static_cast<int>(i))) return nullptr;
+    out.push_back({&slots[i], parameter.bytes, static_cast<uint32_t>(parameter.kind)});
+  }
+  if (plan.shared_bytes) out.push_back({nullptr, plan.shared_bytes, AX_ARG_LOCAL});
+
+  // The GIL stays held: a launch only enqueues, and giving the GIL up would cost more than the launch.
+  const ax_status status = driver().launch(reinterpret_cast<ax_queue*>(queue), self->kernel->handle, groups, plan.local,
+                                           out.data(), static_cast<uint32_t>(out.size()));
+  if (C10_UNLIKELY(status != AX_OK)) return raise_launch_error(*self->kernel);
+  Py_RETURN_NONE;
+}
+
+PyObject* launcher_call(PyObject* object, PyObject* const* args, size_t flags, PyObject* keywords) {
+  HANDLE_TH_ERRORS
+  if (C10_UNLIKELY(keywords != nullptr && PyTuple_GET_SIZE(keywords) != 0)) {
+    PyErr_SetString(PyExc_TypeError, "a launcher takes no keyword arguments");
+    return nullptr;
+  }
+  return call(reinterpret_cast<Launcher*>(object), args, PyVectorcall_NARGS(flags));
+  END_HANDLE_TH_ERRORS
+}
+
+Plan* make_plan(PyObject* arg_types, const std::array<unsigned, 3>& local, unsigned shared_bytes) {
+  auto plan = std::make_unique<Plan>();
+  for (const py::handle type : py::reinterpret_borrow<py::object>(arg_types))
+    plan->parameters.push_back(parameter_of(type.cast<std::string>()));
+  std::copy(local.begin(), local.end(), plan->local);
+  plan->shared_bytes = shared_bytes;
+  return plan.release();
+}
+
+PyObject* launcher_new(PyTypeObject* type, PyObject* args, PyObject* keywords) {
+  HANDLE_TH_ERRORS
+  static const char* names[] = {"arg_types", "local", "shared_bytes", nullptr};
+  PyObject* arg_types = nullptr;
+  std::array<unsigned, 3> local{};
+  unsigned shared_bytes = 0;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O(III)|I", const_cast<char**>(names), &arg_types, &local[0],
+                                   &local[1], &local[2], &shared_bytes))
+    return nullptr;
+  std::unique_ptr<Plan> plan(make_plan(arg_types, local, shared_bytes));
+  auto* self = reinterpret_cast<Launcher*>(type->tp_alloc(type, 0));
+  if (self == nullptr) return nullptr;
+  self->vectorcall = launcher_call;
+  self->plan = plan.release();
+  return reinterpret_cast<PyObject*>(self);
+  END_HANDLE_TH_ERRORS
+}
+
+void launcher_dealloc(PyObject* object) {
+  auto* self = reinterpret_cast<Launcher*>(object);
+  PyTypeObject* type = Py_TYPE(object);
+  Py_XDECREF(self->kernel_object);
+  delete self->plan;
+  type->tp_free(object);
+  Py_DECREF(type);
+}
+
+constexpr const char* kLauncherDoc =
+    "Launcher(arg_types, local, shared_bytes=0)\n\n"
+    "Calls a kernel: launcher(grid_x, grid_y, grid_z, queue_handle, kernel, *args) enqueues grid work-groups of `local`\n"
+    "work-items each and returns None before they have run.\n\n"
+    "Args:\n"
+    "    arg_types: one type per element of args, in Triton's names: '*...' for a pointer (a torch.Tensor on xpu or\n"
+    "        pinned, an int address, None, or an object with data_ptr()), 'i1', 'i8'..'i64', 'u8'..'u64', 'fp16', 'bf16',\n"
+    "        'fp32', 'fp64', or 'constexpr' for one that the kernel does not take.\n"
+    "    local: work-items of a work-group in x, y and z.\n"
+    "    shared_bytes: if above 0, a last kernel argument of that many bytes of local memory.\n\n"
+    "Raises:\n"
+    "    ValueError: a pointer argument the device cannot reach. TypeError, OverflowError: an argument that does not fit\n"
+    "        its type. anyxpu.errors.KernelError: the driver refused the launch.";
+
+PyMemberDef launcher_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Launcher, vectorcall), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr},
+};
+
+PyType_Slot launcher_slots[] = {
+    {Py_tp_members, launcher_members},
+    {Py_tp_doc, const_cast<char*>(kLauncherDoc)},
+    {Py_tp_new, reinterpret_cast<void*>(launcher_new)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(launcher_dealloc)},
+    {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+    {0, nullptr},
+};
+
+PyObject* make_launcher_type() {
+  static PyType_Spec spec = {"anyxpu_shim.Launcher", sizeof(Launcher), 0,
+                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL, launcher_slots};
+  PyObject* type = PyType_FromSpec(&spec);
+  if (type == nullptr) throw py::error_already_set();
+  return type;
+}
+
+}  // namespace
+
+void bind_launch(py::module_& m) {
+  py::class_<Module, std::shared_ptr<Module>>(m, "Module", "Code loaded for one device.")
+      .def("kernel", &find_kernel, py::arg("name"), "The kernel of that name; it keeps the module alive.")
+      .def("native", &native_code, "The module's native code, which load_module takes as format 'native'.");
+  py::class_<Kernel, std::shared_ptr<Kernel>>(m, "Kernel", "One kernel of a Module.")
+      .def_property_readonly("handle", [](const Kernel& k) { return reinterpret_cast<uintptr_t>(k.handle); })
+      .def_property_readonly("name", [](const Kernel& k) { return k.name; })
+      .def("info", &kernel_info,
+           "A dict of max_work_group_size and sub_group_size (work-items), local_mem_size, private_mem_size and "
+           "spill_size (bytes); 0 where unknown.");
+  m.def("load_module", &load_module, py::arg("device"), py::arg("format"), py::arg("data"), py::arg("options") = "",
+        "Build or load code for a device. format is 'opencl_c' (text), 'spirv' or 'native' (what Module.native() gave, "
+        "or the offline compiler's zebin); options are OpenCL C build options. RuntimeError holds the build log.");
+  m.attr("Launcher") = py::reinterpret_steal<py::object>(make_launcher_type());
+}
+
+}  // namespace anyxpu
