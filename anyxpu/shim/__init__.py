@@ -24,6 +24,11 @@ def lib() -> ModuleType:
     module = sys.modules.get(build.SHIM_MODULE)
     if module is not None:
         return module
+    import torch  # noqa: F401  # its import loads us through autoload, so it must come before our lock
+
+    module = sys.modules.get(build.SHIM_MODULE)
+    if module is not None:
+        return module
     with _lock:
         if build.SHIM_MODULE not in sys.modules:
             _load()
