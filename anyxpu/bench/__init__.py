@@ -1,0 +1,46 @@
+"""Benchmark suites, by name. A suite's module is imported only when it is run.
+
+A suite is one function ``run(request: Request) -> anyxpu.bench.report.Report``. It checks that the sides computed
+the same, times them alternating in one process (:mod:`anyxpu.bench.timing`), and lists the goals its issue named.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from anyxpu.bench.report import Report
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the caller wants of a suite.
+
+    Attributes:
+        quick: only a slice, in under two minutes, with the same keys in the result.
+        rounds: timed rounds; None leaves it to the suite.
+    """
+
+    quick: bool = False
+    rounds: int | None = None
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A benchmark's one-line summary and the module whose ``run`` it is."""
+
+    summary: str
+    module: str
+
+    def load(self) -> Callable[[Request], Report]:
+        run: Any = importlib.import_module(self.module).run
+        return run  # type: ignore[no-any-return]
+
+
+SUITES: dict[str, Suite] = {
+    "launch": Suite("Time to launch a cached kernel and to run one eager `add`.", "anyxpu.bench.launch"),
+    "import": Suite("What anyxpu adds to the time of `import torch`.", "anyxpu.bench.import_time"),
+}

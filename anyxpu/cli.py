@@ -1,0 +1,149 @@
+"""The command ``anyxpu``. Every command imports what it needs when it runs, so that ``--help`` stays instant."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from anyxpu import __version__
+from anyxpu.bench import SUITES
+
+app = typer.Typer(
+    name="anyxpu",
+    help="The device half of PyTorch's xpu support, over a stock wheel.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+)
+bench_app = typer.Typer(help="Benchmarks: both sides in one run, alternating, results checked first.", no_args_is_help=True)
+app.add_typer(bench_app, name="bench")
+
+JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON; - for stdout.")]
+Quick = Annotated[bool, typer.Option("--quick", help="A slice, in under three minutes once the caches are warm.")]
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False) -> None:
+    if version:
+        typer.echo(f"anyxpu {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def demo(
+    quick: Quick = False,
+    models: Annotated[
+        str | None, typer.Option("--models", help="Comma-separated names; `--models list` prints them.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="Timed rounds of each row.")] = None,
+    json_file: JsonFile = None,
+    device: Annotated[str, typer.Option("--device", hidden=True)] = "xpu",
+) -> None:
+    """Compile and run BERT, GPT-2, ResNet and ViT on xpu, compare with the CPU, and time all sides.
+
+    Leaves with status 1 if an error bound is missed or a compiled graph needed the host.
+    """
+    from anyxpu import demo as demo_job
+
+    if models == "list":
+        typer.echo("\n".join(demo_job.names()))
+        raise typer.Exit
+    chosen = [name.strip() for name in models.split(",") if name.strip()] if models else None
+    unknown = sorted(set(chosen or ()) - set(demo_job.names()))
+    if unknown:
+        raise typer.BadParameter(f"no model {', '.join(unknown)}; there are {', '.join(demo_job.names())}")
+    report = demo_job.run(demo_job.Settings(quick=quick, models=chosen, rounds=rounds, device=device))
+    _finish(report, json_file)
+
+
+def _bench_command(name: str) -> None:
+    suite = SUITES[name]
+
+    def command(
+        quick: Quick = False,
+        rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="Timed rounds.")] = None,
+        json_file: JsonFile = None,
+    ) -> None:
+        from anyxpu.bench import Request
+
+        _finish(suite.load()(Request(quick=quick, rounds=rounds)), json_file)
+
+    bench_app.command(name, help=suite.summary)(command)
+
+
+for _name in SUITES:
+    _bench_command(_name)
+
+
+def _finish(report: Any, json_file: str | None) -> None:
+    """Show a report, write it, and leave with status 1 if something in it was wrong."""
+    from rich.console import Console
+
+    report.show(Console(stderr=json_file == "-", width=None if sys.stdout.isatty() else 150))
+    if json_file:
+        report.write(json_file)
+    if report.wrong:
+        raise typer.Exit(1)
+
+
+@app.command()
+def doctor(json_file: JsonFile = None) -> None:
+    """Say what is installed, which devices are seen, and the one command that mends each missing thing."""
+    from anyxpu.doctor import main as doctor_main
+
+    raise typer.Exit(doctor_main(["--json", json_file] if json_file else []))
+
+
+@app.command()
+def ops(json_file: JsonFile = None) -> None:
+    """List xpu's operators, how each is served (structural, library, compiled, host), and this process's counts."""
+    from anyxpu.bench.operators import report
+
+    _finish(report(), json_file)
+
+
+@app.command()
+def build() -> None:
+    """Build the C++ half (the shim and the drivers) where this exact one is not in the cache yet."""
+    # torch is needed for its headers only; its autoload would load the very thing that is to be built.
+    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+    import time
+
+    from anyxpu import build as native
+
+    start = time.monotonic()
+    try:
+        for library in (native.shim(), *map(native.driver, native.DRIVERS)):
+            if library.path().exists():
+                continue
+            typer.echo(f"building {library.name}: {len(library.sources)} files", err=True)
+            native.build(library, lambda source: typer.echo(f"  {source} ({time.monotonic() - start:.0f} s)", err=True))
+    except native.BuildError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None
+    typer.echo(f"the C++ half is built ({time.monotonic() - start:.1f} s)")
+
+
+@app.command()
+def cache(clear: Annotated[bool, typer.Option("--clear", help="Remove every entry.")] = False) -> None:
+    """Say where compiled code is cached and how much of it there is."""
+    import shutil
+
+    from anyxpu.cache import cache_dir
+
+    root = cache_dir()
+    if clear:
+        for entry in root.iterdir():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    typer.echo(f"{root}")
+    for entry in sorted(root.iterdir()):
+        files = [p for p in ([entry] if entry.is_file() else entry.rglob("*")) if p.is_file()]
+        typer.echo(f"  {entry.name:<16} {len(files):>6} files  {sum(p.stat().st_size for p in files) / 2**20:>9.1f} MiB")
+
+
+def main() -> None:
+    """Entry point of the command ``anyxpu``."""
+    app()

@@ -1,0 +1,162 @@
+"""The models of the demo: built from their public configurations with seeded random weights, for no hub is needed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+SEED = 20_26
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model and what the demo does with it.
+
+    Attributes:
+        name: as the table and ``--models`` spell it.
+        build: makes the module on the CPU in float32; reads torch's global generator, which the caller seeds.
+        batch: makes a batch from a generator: keyword arguments of ``forward``; a label is under "labels".
+        output: picks the tensor to compare out of what ``forward`` returns.
+        inference: is it run in inference?
+        optimizer: makes the optimizer for the training steps; None if it is not trained.
+        loss: from what ``forward`` returned and the batch to a scalar.
+        sizes: the batch in words, for the report.
+    """
+
+    name: str
+    build: Callable[[], nn.Module]
+    batch: Callable[[torch.Generator], dict[str, Tensor]]
+    output: Callable[[Any], Tensor]
+    sizes: str
+    inference: bool = True
+    optimizer: Callable[[Any], torch.optim.Optimizer] | None = None
+    loss: Callable[[Any, dict[str, Tensor]], Tensor] | None = None
+
+    def make(self) -> nn.Module:
+        """The module with its seeded weights, float32, on the CPU."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(SEED)
+            return self.build()
+
+    def make_batch(self) -> dict[str, Tensor]:
+        """The seeded batch, on the CPU; floating tensors are float32."""
+        return self.batch(torch.Generator().manual_seed(SEED))
+
+
+def _define_torchvision_schemas() -> None:
+    """Let torchvision import where its compiled half does not fit this torch.
+
+    timm and transformers import torchvision if they find it; its Python registers fake kernels for two operators
+    that its compiled half defines. Where that half is absent, the two schemas are enough for the import.
+    """
+    if _libraries or hasattr(torch.ops.torchvision, "nms"):
+        return
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    for operator in ("nms", "qnms"):
+        library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _libraries.append(library)  # the definitions live as long as the object
+
+
+_libraries: list[torch.library.Library] = []
+
+
+def _timm(architecture: str, **options: Any) -> nn.Module:
+    _define_torchvision_schemas()
+    import timm
+
+    module: nn.Module = timm.create_model(architecture, pretrained=False, **options)
+    return module
+
+
+def _bert() -> nn.Module:
+    _define_torchvision_schemas()
+    from transformers import BertConfig, BertModel
+
+    return BertModel(BertConfig())
+
+
+def _gpt2() -> nn.Module:
+    _define_torchvision_schemas()
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    # Dropout off: a step that draws random numbers cannot be compared with another device's.
+    return GPT2LMHeadModel(GPT2Config(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False))
+
+
+def _tokens(g: torch.Generator, *, vocabulary: int, batch: int, length: int, name: str = "input_ids") -> dict[str, Tensor]:
+    return {name: torch.randint(vocabulary, (batch, length), generator=g)}
+
+
+def _images(g: torch.Generator, *, batch: int, size: int, name: str = "x") -> dict[str, Tensor]:
+    return {name: torch.randn(batch, 3, size, size, generator=g)}
+
+
+def _labelled_tokens(g: torch.Generator, **sizes: Any) -> dict[str, Tensor]:
+    tokens = _tokens(g, **sizes)
+    return {**tokens, "labels": tokens["input_ids"]}
+
+
+def _labelled_images(g: torch.Generator, *, batch: int, size: int, classes: int) -> dict[str, Tensor]:
+    return {**_images(g, batch=batch, size=size), "labels": torch.randint(classes, (batch,), generator=g)}
+
+
+def _cross_entropy(output: Any, batch: dict[str, Tensor]) -> Tensor:
+    return nn.functional.cross_entropy(output, batch["labels"])
+
+
+def _next_token(output: Any, batch: dict[str, Tensor]) -> Tensor:
+    logits = output.logits[:, :-1]
+    return nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"][:, 1:].flatten())
+
+
+# zero_init_last would make every residual branch of an untrained ResNet compute nothing.
+MODELS: dict[str, Model] = {
+    model.name: model
+    for model in (
+        Model(
+            name="bert-base",
+            build=_bert,
+            batch=functools.partial(_tokens, vocabulary=30522, batch=2, length=128),
+            output=lambda out: out.last_hidden_state,
+            sizes="2 x 128 tokens",
+        ),
+        Model(
+            name="gpt2-small",
+            build=_gpt2,
+            batch=functools.partial(_labelled_tokens, vocabulary=50257, batch=2, length=64),
+            output=lambda out: out.logits,
+            sizes="2 x 64 tokens",
+            optimizer=functools.partial(torch.optim.AdamW, lr=1e-4),
+            loss=_next_token,
+        ),
+        Model(
+            name="resnet50",
+            build=functools.partial(_timm, "resnet50", zero_init_last=False),
+            batch=functools.partial(_images, batch=2, size=224),
+            output=lambda out: out,
+            sizes="2 x 3 x 224 x 224",
+        ),
+        Model(
+            name="vit-small",
+            build=functools.partial(_timm, "vit_small_patch16_224"),
+            batch=functools.partial(_images, batch=2, size=224),
+            output=lambda out: out,
+            sizes="2 x 3 x 224 x 224",
+        ),
+        Model(
+            name="resnet18",
+            build=functools.partial(_timm, "resnet18", zero_init_last=False),
+            batch=functools.partial(_labelled_images, batch=4, size=128, classes=1000),
+            output=lambda out: out,
+            sizes="4 x 3 x 128 x 128",
+            inference=False,
+            optimizer=functools.partial(torch.optim.SGD, lr=0.01, momentum=0.9),
+            loss=_cross_entropy,
+        ),
+    )
+}
