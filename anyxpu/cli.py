@@ -18,7 +18,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_show_locals=False,
 )
-bench_app = typer.Typer(help="Benchmarks: both sides in one run, alternating, results checked first.", no_args_is_help=True)
+bench_app = typer.Typer(
+    help="Benchmarks: both sides in one run, alternating, results checked first.", no_args_is_help=True
+)
 app.add_typer(bench_app, name="bench")
 
 JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON; - for stdout.")]
@@ -141,7 +143,9 @@ def cache(clear: Annotated[bool, typer.Option("--clear", help="Remove every entr
     typer.echo(f"{root}")
     for entry in sorted(root.iterdir()):
         files = [p for p in ([entry] if entry.is_file() else entry.rglob("*")) if p.is_file()]
-        typer.echo(f"  {entry.name:<16} {len(files):>6} files  {sum(p.stat().st_size for p in files) / 2**20:>9.1f} MiB")
+        typer.echo(
+            f"  {entry.name:<16} {len(files):>6} files  {sum(p.stat().st_size for p in files) / 2**20:>9.1f} MiB"
+        )
 
 
 def main() -> None:

@@ -88,12 +88,14 @@ def _gpt2() -> nn.Module:
     return GPT2LMHeadModel(GPT2Config(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False))
 
 
-def _tokens(g: torch.Generator, *, vocabulary: int, batch: int, length: int, name: str = "input_ids") -> dict[str, Tensor]:
+def _tokens(
+    g: torch.Generator, *, vocabulary: int, batch: int, length: int, name: str = "input_ids"
+) -> dict[str, Tensor]:
     return {name: torch.randint(vocabulary, (batch, length), generator=g)}
 
 
-def _images(g: torch.Generator, *, batch: int, size: int, name: str = "x") -> dict[str, Tensor]:
-    return {name: torch.randn(batch, 3, size, size, generator=g)}
+def _images(g: torch.Generator, *, batch: int, size: int) -> dict[str, Tensor]:
+    return {"x": torch.randn(batch, 3, size, size, generator=g)}
 
 
 def _labelled_tokens(g: torch.Generator, **sizes: Any) -> dict[str, Tensor]:
@@ -114,7 +116,6 @@ def _next_token(output: Any, batch: dict[str, Tensor]) -> Tensor:
     return nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"][:, 1:].flatten())
 
 
-# zero_init_last would make every residual branch of an untrained ResNet compute nothing.
 MODELS: dict[str, Model] = {
     model.name: model
     for model in (
@@ -134,6 +135,7 @@ MODELS: dict[str, Model] = {
             optimizer=functools.partial(torch.optim.AdamW, lr=1e-4),
             loss=_next_token,
         ),
+        # zero_init_last would make every residual branch of an untrained ResNet add nothing to the output.
         Model(
             name="resnet50",
             build=functools.partial(_timm, "resnet50", zero_init_last=False),
@@ -148,14 +150,18 @@ MODELS: dict[str, Model] = {
             output=lambda out: out,
             sizes="2 x 3 x 224 x 224",
         ),
+        # timm's own initialisation, which starts every residual branch at zero, small images and a small step, all
+        # on purpose. A ReLU whose input lies within rounding of zero may switch sides between two correct float32
+        # computations, and one switched unit moves the whole gradient by 1e-3 (seen between the CPU's own float32
+        # and float64 in half of all seeds without these three). With them no seed of several showed more than 2e-6.
         Model(
             name="resnet18",
-            build=functools.partial(_timm, "resnet18", zero_init_last=False),
-            batch=functools.partial(_labelled_images, batch=4, size=128, classes=1000),
+            build=functools.partial(_timm, "resnet18"),
+            batch=functools.partial(_labelled_images, batch=8, size=64, classes=1000),
             output=lambda out: out,
-            sizes="4 x 3 x 128 x 128",
+            sizes="8 x 3 x 64 x 64",
             inference=False,
-            optimizer=functools.partial(torch.optim.SGD, lr=0.01, momentum=0.9),
+            optimizer=functools.partial(torch.optim.SGD, lr=1e-3, momentum=0.9),
             loss=_cross_entropy,
         ),
     )
