@@ -99,12 +99,19 @@ def doctor(json_file: JsonFile = None) -> None:
     raise typer.Exit(doctor_main(["--json", json_file] if json_file else []))
 
 
-@app.command()
-def ops(json_file: JsonFile = None) -> None:
-    """List xpu's operators, how each is served (structural, library, compiled, host), and this process's counts."""
-    from anyxpu.bench.operators import report
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def ops(
+    context: typer.Context,
+    script: Annotated[str | None, typer.Argument(help="A Python script to run first; its arguments follow it.")] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """List xpu's operators and how each is served: structural, library, compiled or host.
 
-    _finish(report(), json_file)
+    With a script, run it first and list what it used and how often.
+    """
+    from anyxpu.bench.operators import run
+
+    _finish(run([script, *context.args] if script else []), json_file)
 
 
 @app.command()
@@ -143,9 +150,8 @@ def cache(clear: Annotated[bool, typer.Option("--clear", help="Remove every entr
     typer.echo(f"{root}")
     for entry in sorted(root.iterdir()):
         files = [p for p in ([entry] if entry.is_file() else entry.rglob("*")) if p.is_file()]
-        typer.echo(
-            f"  {entry.name:<16} {len(files):>6} files  {sum(p.stat().st_size for p in files) / 2**20:>9.1f} MiB"
-        )
+        size = sum(p.stat().st_size for p in files)
+        typer.echo(f"  {entry.name:<16} {len(files):>6} files  {size / 2**20:>9.1f} MiB")
 
 
 def main() -> None:

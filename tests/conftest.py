@@ -1,0 +1,94 @@
+"""What the tests share: a fresh Python with chosen variables, the device, optional tools, and the list of skips."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+FULL = os.environ.get("ANYXPU_FULL", "0") not in ("", "0")
+RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "full: a long sweep, run by `./run test --full` alone")
+    config.addinivalue_line("markers", "slow: takes more than half a minute")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the long sweeps out unless they were asked for."""
+    if FULL:
+        return
+    long = [item for item in items if item.get_closest_marker("full")]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name every skipped test with its reason, and count them."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    for report in skipped:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        terminalreporter.write_line(f"skipped {report.nodeid}: {str(reason).removeprefix('Skipped: ')}")
+    terminalreporter.write_line(f"{len(skipped)} skipped")
+
+
+@pytest.fixture(scope="session")
+def full() -> bool:
+    """Were the long sweeps asked for? A test may then draw more cases."""
+    return FULL
+
+
+@pytest.fixture
+def run_python(tmp_path: Path) -> RunPython:
+    """``run_python(source, status=0, timeout=300, **variables)`` runs source in a fresh Python, in an empty folder.
+
+    Variables are added to the environment (a value of None removes one). Fails the test if the status differs, and
+    shows what the process printed. Returns the CompletedProcess, its output as text.
+    """
+
+    def run(
+        source: str, *, status: int = 0, timeout: float = 300, **variables: str | None
+    ) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, **{name: value for name, value in variables.items() if value is not None}}
+        for name in (name for name, value in variables.items() if value is None):
+            environment.pop(name, None)
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(source)],
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        assert done.returncode == status, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    return run
+
+
+@pytest.fixture
+def xpu() -> Iterator[object]:
+    """The device ``xpu``. Its absence is a failure, not a reason to skip: the CPU device comes with the package."""
+    import torch
+
+    assert torch.xpu.is_available(), "torch.xpu is not available; `./run doctor` says why"
+    yield torch.device("xpu")
+    torch.xpu.synchronize()
+
+
+@pytest.fixture
+def ocloc() -> str:
+    """Path of Intel's offline compiler; skips where there is none ($ANYXPU_OCLOC or the PATH)."""
+    path = shutil.which(os.environ.get("ANYXPU_OCLOC") or "ocloc")
+    if path is None:
+        pytest.skip("needs Intel's offline compiler, ocloc, on the PATH or in ANYXPU_OCLOC")
+    return path
