@@ -1,0 +1,284 @@
+/* Copies and fills that a plain transfer cannot do: any strides, any conversion, negation and conjugation.
+ *
+ * Built once for a (source, destination) pair of types with
+ *   -DSRC=f32 -DDST=bf16   element types by the names below; b8 ... b128 move bits as they are
+ *   -DOP_NEGATE=0 -DOP_CONJUGATE=0
+ * and once for each fill width with -DFILL=b32.
+ *
+ * Conversions are ATen's on the CPU: to bool by != 0 of any part, complex to real drops the imaginary part, float to
+ * an unsigned integer of 8..32 bits goes through a signed 64-bit one, and everything that becomes a 16-bit float goes
+ * through a 32-bit one, rounded to nearest even each time.
+ */
+
+#define GLUE2_(a, b) a##_##b
+#define GLUE2(a, b) GLUE2_(a, b)
+
+/* --- types in memory -------------------------------------------------------------------------------------------- */
+typedef uchar mem_bool;
+typedef uchar mem_u8;
+typedef char mem_i8;
+typedef ushort mem_u16;
+typedef short mem_i16;
+typedef uint mem_u32;
+typedef int mem_i32;
+typedef ulong mem_u64;
+typedef long mem_i64;
+typedef ushort mem_f16;
+typedef ushort mem_bf16;
+typedef float mem_f32;
+typedef ushort2 mem_c32;
+typedef float2 mem_c64;
+typedef uchar mem_b8;
+typedef ushort mem_b16;
+typedef uint mem_b32;
+typedef ulong mem_b64;
+typedef ulong2 mem_b128;
+#ifdef HAS_FP64
+typedef double mem_f64;
+typedef double2 mem_c128;
+#endif
+
+/* --- 16-bit floats ---------------------------------------------------------------------------------------------- */
+inline float read_f16(ushort bits) { return vload_half(0, (const half*)&bits); }
+inline ushort write_f16(float value) {
+  ushort bits;
+  vstore_half_rte(value, 0, (half*)&bits);
+  return bits;
+}
+inline float read_bf16(ushort bits) { return as_float((uint)bits << 16); }
+inline ushort write_bf16(float value) {
+  const uint bits = as_uint(value);
+  const uint rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  return (ushort)((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded);
+}
+
+/* --- from memory to a value: kind I (an integer or bool), F (a float), C (a complex number), B (bits) ----------- */
+#define READ_bool(x) ((uchar)((x) != 0))
+#define READ_u8(x) (x)
+#define READ_i8(x) (x)
+#define READ_u16(x) (x)
+#define READ_i16(x) (x)
+#define READ_u32(x) (x)
+#define READ_i32(x) (x)
+#define READ_u64(x) (x)
+#define READ_i64(x) (x)
+#define READ_f16(x) read_f16(x)
+#define READ_bf16(x) read_bf16(x)
+#define READ_f32(x) (x)
+#define READ_f64(x) (x)
+#define READ_c32(r) ((float2)(read_f16((r).x), read_f16((r).y)))
+#define READ_c64(x) (x)
+#define READ_c128(x) (x)
+#define READ_b8(x) (x)
+#define READ_b16(x) (x)
+#define READ_b32(x) (x)
+#define READ_b64(x) (x)
+#define READ_b128(x) (x)
+
+#define KIND_bool I
+#define KIND_u8 I
+#define KIND_i8 I
+#define KIND_u16 I
+#define KIND_i16 I
+#define KIND_u32 I
+#define KIND_i32 I
+#define KIND_u64 I
+#define KIND_i64 I
+#define KIND_f16 F
+#define KIND_bf16 F
+#define KIND_f32 F
+#define KIND_f64 F
+#define KIND_c32 C
+#define KIND_c64 C
+#define KIND_c128 C
+#define KIND_b8 B
+#define KIND_b16 B
+#define KIND_b32 B
+#define KIND_b64 B
+#define KIND_b128 B
+
+/* --- from a value to memory: WRITE_<type>_<kind of the value> --------------------------------------------------- */
+#define WRITE_bool_I(v) ((uchar)((v) != 0))
+#define WRITE_bool_F(v) ((uchar)((v) != 0))
+#define WRITE_bool_C(v) ((uchar)((v).x != 0 || (v).y != 0))
+
+#define WRITE_u8_I(v) ((uchar)(v))
+#define WRITE_i8_I(v) ((char)(v))
+#define WRITE_u16_I(v) ((ushort)(v))
+#define WRITE_i16_I(v) ((short)(v))
+#define WRITE_u32_I(v) ((uint)(v))
+#define WRITE_i32_I(v) ((int)(v))
+#define WRITE_u64_I(v) ((ulong)(v))
+#define WRITE_i64_I(v) ((long)(v))
+#define WRITE_u8_F(v) ((uchar)(long)(v))
+#define WRITE_i8_F(v) ((char)(int)(v))
+#define WRITE_u16_F(v) ((ushort)(long)(v))
+#define WRITE_i16_F(v) ((short)(int)(v))
+#define WRITE_u32_F(v) ((uint)(long)(v))
+#define WRITE_i32_F(v) ((int)(v))
+#define WRITE_u64_F(v) ((v) < 0 ? (ulong)(long)(v) : (ulong)(v))
+#define WRITE_i64_F(v) ((long)(v))
+#define WRITE_u8_C(v) WRITE_u8_F((v).x)
+#define WRITE_i8_C(v) WRITE_i8_F((v).x)
+#define WRITE_u16_C(v) WRITE_u16_F((v).x)
+#define WRITE_i16_C(v) WRITE_i16_F((v).x)
+#define WRITE_u32_C(v) WRITE_u32_F((v).x)
+#define WRITE_i32_C(v) WRITE_i32_F((v).x)
+#define WRITE_u64_C(v) WRITE_u64_F((v).x)
+#define WRITE_i64_C(v) WRITE_i64_F((v).x)
+
+#define WRITE_f16_I(v) write_f16((float)(v))
+#define WRITE_f16_F(v) write_f16((float)(v))
+#define WRITE_f16_C(v) write_f16((float)(v).x)
+#define WRITE_bf16_I(v) write_bf16((float)(v))
+#define WRITE_bf16_F(v) write_bf16((float)(v))
+#define WRITE_bf16_C(v) write_bf16((float)(v).x)
+#define WRITE_f32_I(v) ((float)(v))
+#define WRITE_f32_F(v) ((float)(v))
+#define WRITE_f32_C(v) ((float)(v).x)
+#define WRITE_f64_I(v) ((double)(v))
+#define WRITE_f64_F(v) ((double)(v))
+#define WRITE_f64_C(v) ((double)(v).x)
+
+#define WRITE_c32_I(v) ((ushort2)(write_f16((float)(v)), (ushort)0))
+#define WRITE_c32_F(v) ((ushort2)(write_f16((float)(v)), (ushort)0))
+#define WRITE_c32_C(v) ((ushort2)(write_f16((float)(v).x), write_f16((float)(v).y)))
+#define WRITE_c64_I(v) ((float2)((float)(v), 0.0f))
+#define WRITE_c64_F(v) ((float2)((float)(v), 0.0f))
+#define WRITE_c64_C(v) ((float2)((float)(v).x, (float)(v).y))
+#define WRITE_c128_I(v) ((double2)((double)(v), 0.0))
+#define WRITE_c128_F(v) ((double2)((double)(v), 0.0))
+#define WRITE_c128_C(v) ((double2)((double)(v).x, (double)(v).y))
+
+#define WRITE_b8_B(v) (v)
+#define WRITE_b16_B(v) (v)
+#define WRITE_b32_B(v) (v)
+#define WRITE_b64_B(v) (v)
+#define WRITE_b128_B(v) (v)
+
+/* --- on the way ------------------------------------------------------------------------------------------------- */
+#if OP_NEGATE
+#define NEGATE(v) (-(v))
+#else
+#define NEGATE(v) (v)
+#endif
+#if OP_CONJUGATE
+#define CONJUGATED(v) (v).y = -(v).y
+#else
+#define CONJUGATED(v)
+#endif
+
+/* --- walks ------------------------------------------------------------------------------------------------------ */
+/* MAX_DIMS, ELEMENTS_PER_ITEM and the layouts of these structures are device_kernels.h's. Strides are in bytes; the
+ * first dimension varies fastest. */
+typedef struct {
+  uint size, magic, shift; /* i / size == (mul_hi(i, magic) + i) >> shift for every i < 2^31 */
+  int dst_stride, src_stride;
+} dim32;
+typedef struct {
+  uint dims;
+  dim32 dim[MAX_DIMS];
+} walk32;
+typedef struct {
+  ulong size;
+  long dst_stride, src_stride;
+} dim64;
+typedef struct {
+  ulong dims;
+  dim64 dim[MAX_DIMS];
+} walk64;
+
+/* A work-group takes local size * ELEMENTS_PER_ITEM elements in a row, its work-items side by side. */
+#define ELEMENT(type, step)                                                     \
+  ((type)get_group_id(0) * (type)(get_local_size(0) * ELEMENTS_PER_ITEM) +      \
+   (type)((step) * get_local_size(0) + get_local_id(0)))
+
+inline int offsets32(const walk32* walk, uint i, int* src_offset) {
+  int dst = 0, src = 0;
+  const uint last = walk->dims - 1;
+  for (uint d = 0; d < last; ++d) {
+    const uint next = (mul_hi(i, walk->dim[d].magic) + i) >> walk->dim[d].shift;
+    const int at = (int)(i - next * walk->dim[d].size);
+    dst += at * walk->dim[d].dst_stride;
+    src += at * walk->dim[d].src_stride;
+    i = next;
+  }
+  *src_offset = src + (int)i * walk->dim[last].src_stride;
+  return dst + (int)i * walk->dim[last].dst_stride;
+}
+
+inline long offsets64(const walk64* walk, ulong i, long* src_offset) {
+  long dst = 0, src = 0;
+  const ulong last = walk->dims - 1;
+  for (ulong d = 0; d < last; ++d) {
+    const ulong next = i / walk->dim[d].size;
+    const long at = (long)(i - next * walk->dim[d].size);
+    dst += at * walk->dim[d].dst_stride;
+    src += at * walk->dim[d].src_stride;
+    i = next;
+  }
+  *src_offset = src + (long)i * walk->dim[last].src_stride;
+  return dst + (long)i * walk->dim[last].dst_stride;
+}
+
+/* --- kernels ---------------------------------------------------------------------------------------------------- */
+#ifdef SRC
+typedef GLUE2(mem, SRC) src_t;
+typedef GLUE2(mem, DST) dst_t;
+#define WRITE_(type, kind, v) WRITE_##type##_##kind(v)
+#define WRITE(type, kind, v) WRITE_(type, kind, v)
+
+inline dst_t converted(src_t raw) {
+  __auto_type value = GLUE2(READ, SRC)(raw);
+  CONJUGATED(value);
+  value = NEGATE(value);
+  return WRITE(DST, GLUE2(KIND, SRC), value);
+}
+
+__kernel void copy_dense(__global dst_t* dst, __global const src_t* src, ulong count) {
+  for (uint step = 0; step < ELEMENTS_PER_ITEM; ++step) {
+    const ulong i = ELEMENT(ulong, step);
+    if (i < count) dst[i] = converted(src[i]);
+  }
+}
+
+__kernel void copy_strided32(__global char* dst, __global const char* src, ulong count, walk32 walk) {
+  for (uint step = 0; step < ELEMENTS_PER_ITEM; ++step) {
+    const uint i = ELEMENT(uint, step);
+    if (i >= (uint)count) continue;
+    int from;
+    const int to = offsets32(&walk, i, &from);
+    *(__global dst_t*)(dst + to) = converted(*(__global const src_t*)(src + from));
+  }
+}
+
+__kernel void copy_strided64(__global char* dst, __global const char* src, ulong count, walk64 walk) {
+  for (uint step = 0; step < ELEMENTS_PER_ITEM; ++step) {
+    const ulong i = ELEMENT(ulong, step);
+    if (i >= count) continue;
+    long from;
+    const long to = offsets64(&walk, i, &from);
+    *(__global dst_t*)(dst + to) = converted(*(__global const src_t*)(src + from));
+  }
+}
+#endif
+
+#ifdef FILL
+typedef GLUE2(mem, FILL) fill_t;
+
+__kernel void fill_strided32(__global char* dst, fill_t value, ulong count, walk32 walk) {
+  for (uint step = 0; step < ELEMENTS_PER_ITEM; ++step) {
+    const uint i = ELEMENT(uint, step);
+    int unused;
+    if (i < (uint)count) *(__global fill_t*)(dst + offsets32(&walk, i, &unused)) = value;
+  }
+}
+
+__kernel void fill_strided64(__global char* dst, fill_t value, ulong count, walk64 walk) {
+  for (uint step = 0; step < ELEMENTS_PER_ITEM; ++step) {
+    const ulong i = ELEMENT(ulong, step);
+    long unused;
+    if (i < count) *(__global fill_t*)(dst + offsets64(&walk, i, &unused)) = value;
+  }
+}
+#endif

@@ -1,0 +1,332 @@
+// The last way to serve an operator: ATen's CPU kernel, on the same memory where the host can reach it.
+//
+// One boxed function under dispatch key XPU stands in for every operator without a kernel of its own. Each xpu tensor
+// among the arguments becomes a CPU tensor over the same bytes (HostArguments), the operator runs redispatched to the
+// CPU, what it wrote or resized is carried back, and what it made is uploaded (Results).
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/op_registration/adaption.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include <set>
+#include <unordered_map>
+
+#include "shim/host_memory.h"
+#include "shim/ops.h"
+
+namespace anyxpu {
+namespace {
+
+using at::Tensor;
+using c10::FunctionSchema;
+using c10::IValue;
+using torch::jit::Stack;
+
+// --- what schemas do not say --------------------------------------------------------------------------------
+
+// Arguments that torch keeps on the CPU beside tensors of another device: indices and lengths.
+const std::map<std::string, std::set<std::string>> kHostArguments = {
+    {"aten::index.Tensor", {"indices"}},
+    {"aten::index.Tensor_out", {"indices"}},
+    {"aten::index_put", {"indices"}},
+    {"aten::index_put_", {"indices"}},
+    {"aten::index_put.out", {"indices"}},
+    {"aten::_index_put_impl_", {"indices"}},
+    {"aten::_index_put_impl", {"indices"}},
+    {"aten::_index_put_impl.out", {"indices"}},
+    {"aten::_unsafe_index.Tensor", {"indices"}},
+    {"aten::_unsafe_index_put", {"indices"}},
+    {"aten::_pack_padded_sequence", {"lengths"}},
+    {"aten::_pack_padded_sequence_backward", {"batch_sizes"}},
+    {"aten::lstm.data", {"batch_sizes"}},
+    {"aten::gru.data", {"batch_sizes"}},
+    {"aten::rnn_tanh.data", {"batch_sizes"}},
+    {"aten::rnn_relu.data", {"batch_sizes"}},
+};
+
+// Results that torch keeps on the CPU.
+const std::map<std::string, std::set<size_t>> kHostResults = {
+    {"aten::_pack_padded_sequence", {1}},
+};
+
+// Arguments that are written although the schema does not say so.
+const std::map<std::string, std::set<std::string>> kWrittenUnsaid = {
+    {"aten::native_batch_norm", {"running_mean", "running_var"}},
+    {"aten::batch_norm_update_stats", {"running_mean", "running_var"}},
+};
+
+template <class Table, class Value>
+bool listed(const Table& table, const std::string& op, const Value& value) {
+  auto found = table.find(op);
+  return found != table.end() && found->second.count(value) > 0;
+}
+
+std::string full_name(const c10::OperatorHandle& op) {
+  const auto& name = op.operator_name();
+  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+
+// --- walking arguments --------------------------------------------------------------------------------------
+
+bool on_xpu(const Tensor& t) { return t.defined() && t.device().type() == c10::DeviceType::XPU; }
+
+// Calls visit(tensor) for each defined tensor in a value: itself, or an element of a list, optional or not.
+template <class Visit>
+void for_each_tensor(const IValue& value, Visit visit) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) visit(value.toTensor());
+  } else if (value.isList()) {
+    for (const IValue& element : value.toListRef()) for_each_tensor(element, visit);
+  }
+}
+
+// The same value with each defined tensor replaced by map(tensor).
+template <class Map>
+IValue map_tensors(const IValue& value, Map map) {
+  if (value.isTensor()) return value.toTensor().defined() ? IValue(map(value.toTensor())) : value;
+  if (!value.isList()) return value;
+  const auto list = value.toList();
+  bool any = false;
+  for_each_tensor(value, [&](const Tensor&) { any = true; });
+  if (!any) return value;
+  c10::impl::GenericList mapped(list.elementType());
+  mapped.reserve(list.size());
+  for (const IValue& element : value.toListRef()) mapped.push_back(map_tensors(element, map));
+  return mapped;
+}
+
+// --- devices ------------------------------------------------------------------------------------------------
+
+// The device the operator is for: its xpu tensors', else its device argument's, else the current one.
+c10::Device common_device(const c10::OperatorHandle& op, const std::string& name, at::ArrayRef<IValue> arguments) {
+  std::optional<c10::Device> device;
+  for (const auto& argument : arguments) {
+    for_each_tensor(argument, [&](const Tensor& t) {
+      if (!device && on_xpu(t)) device = t.device();
+    });
+  }
+  if (!device) {
+    for (const auto& argument : arguments) {
+      if (argument.isDevice() && argument.toDevice().is_xpu()) {
+        return xpu_device(resolve_device(argument.toDevice().index()));
+      }
+    }
+    return xpu_device(current_device());
+  }
+  const auto& schema = op.schema();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const auto& declared = schema.arguments()[i];
+    const bool written = declared.alias_info() != nullptr && declared.alias_info()->isWrite();
+    const bool may_be_host = !written && listed(kHostArguments, name, declared.name());
+    for_each_tensor(arguments[i], [&](const Tensor& t) {
+      if (t.device() == *device) return;
+      // Like everywhere in torch, a number in a CPU tensor goes with any device.
+      if (t.is_cpu() && (may_be_host || (t.dim() == 0 && !written))) return;
+      c10::impl::common_device_check_failure(*device, t, name.c_str(), declared.name().c_str());
+    });
+  }
+  return *device;
+}
+
+// --- random numbers -----------------------------------------------------------------------------------------
+
+uint64_t splitmix(uint64_t& state) {  // Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014
+  uint64_t z = (state += 0x9e3779b97f4a7c15u);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+// A CPU engine that depends on the device generator's seed and on how much was drawn from it before: successive
+// operators differ, and torch.manual_seed makes them come again.
+at::mt19937 engine_from(const std::optional<at::Generator>& generator, c10::DeviceIndex device) {
+  const auto [seed, offset] = philox_state(generator, 4, device);
+  uint64_t state = seed;
+  state = splitmix(state) ^ offset;
+  at::mt19937_data_pod data = at::mt19937(seed).data();
+  // All of the engine's state, not its 32-bit seed: with so few seeds, long runs would repeat themselves.
+  for (auto& word : data.state_) word = static_cast<uint32_t>(splitmix(state));
+  at::mt19937 engine(seed);
+  engine.set_data(data);
+  return engine;
+}
+
+at::Generator host_generator(const std::optional<at::Generator>& generator, c10::DeviceIndex device) {
+  if (generator.has_value() && generator->defined()) {
+    TORCH_CHECK(generator->device().type() == c10::DeviceType::XPU,
+                "Expected a 'xpu' device type for generator but found '", generator->device().type(), "'");
+  }
+  at::Generator host = at::detail::createCPUGenerator();
+  host.get<at::CPUGeneratorImpl>()->set_engine(engine_from(generator, device));
+  return host;
+}
+
+// For random operators that take no generator and so draw from the CPU's default one: seeds it from the device's for
+// as long as this lives, then puts it back. Another thread that draws from it meanwhile gets other numbers.
+class SeededDefaultGenerator {
+ public:
+  explicit SeededDefaultGenerator(c10::DeviceIndex device) : saved_(generator().clone()) {
+    std::lock_guard<std::mutex> guard(generator().mutex());
+    impl()->set_engine(engine_from(std::nullopt, device));
+    impl()->set_next_float_normal_sample(std::nullopt);
+    impl()->set_next_double_normal_sample(std::nullopt);
+  }
+  ~SeededDefaultGenerator() {
+    std::lock_guard<std::mutex> guard(generator().mutex());
+    auto* saved = saved_.get<at::CPUGeneratorImpl>();
+    impl()->set_engine(saved->engine());
+    impl()->set_next_float_normal_sample(saved->next_float_normal_sample());
+    impl()->set_next_double_normal_sample(saved->next_double_normal_sample());
+  }
+  SeededDefaultGenerator(const SeededDefaultGenerator&) = delete;
+  SeededDefaultGenerator& operator=(const SeededDefaultGenerator&) = delete;
+
+ private:
+  static at::Generator generator() { return at::detail::getDefaultCPUGenerator(); }
+  static at::CPUGeneratorImpl* impl() { return generator().get<at::CPUGeneratorImpl>(); }
+  at::Generator saved_;
+};
+
+// --- the call -----------------------------------------------------------------------------------------------
+
+bool is_generator(const c10::Argument& argument) {
+  const auto* type = argument.type().get();
+  if (const auto* optional = type->castRaw<c10::OptionalType>()) type = optional->getElementType().get();
+  return type->kind() == c10::TypeKind::GeneratorType;
+}
+
+bool is_written(const std::string& op, const c10::Argument& argument) {
+  return (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) ||
+         listed(kWrittenUnsaid, op, argument.name());
+}
+
+// The arguments as the CPU kernel wants them. Returns whether a generator was among them.
+bool to_host_arguments(const FunctionSchema& schema, HostMemory& memory, c10::Device device, Stack& arguments) {
+  bool generator = false;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const auto& declared = schema.arguments()[i];
+    IValue& value = arguments[i];
+    if (is_generator(declared)) {
+      generator = true;
+      std::optional<at::Generator> given;
+      if (!value.isNone()) given = value.toGenerator();
+      value = host_generator(given, device.index());
+    } else if (value.isDevice()) {
+      value = c10::Device(c10::kCPU);
+    } else if (declared.name() == "pin_memory") {
+      value = IValue();
+    } else {
+      value = map_tensors(value, [&](const Tensor& t) { return on_xpu(t) ? memory.host(t) : t; });
+    }
+  }
+  return generator;
+}
+
+void warn_once(const std::string& name) {
+  static std::atomic<bool> warned{false};
+  if (warned.exchange(true)) return;
+  TORCH_WARN("anyxpu: ", name, " has no kernel for xpu yet and ran on the host (ATen's CPU kernel). This is said once; ",
+             "`anyxpu ops` lists how each operator is served, and anyxpu.ops.counters() how often.");
+}
+
+// Which argument a result is, by the schema's alias sets; nullopt for a result of its own.
+std::optional<size_t> returned_argument(const FunctionSchema& schema, const c10::Argument& result) {
+  if (result.alias_info() == nullptr || !result.alias_info()->isWrite()) return std::nullopt;
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const auto* info = schema.arguments()[i].alias_info();
+    if (info != nullptr && info->isWrite() && info->beforeSets() == result.alias_info()->beforeSets()) return i;
+  }
+  return std::nullopt;
+}
+
+c10::Device result_device(at::ArrayRef<IValue> arguments, c10::Device device) {
+  for (const auto& argument : arguments) {
+    if (argument.isDevice()) {
+      const auto asked = argument.toDevice();
+      return asked.is_xpu() ? xpu_device(asked.has_index() ? asked.index() : device.index()) : asked;
+    }
+  }
+  return device;
+}
+
+void run(const c10::OperatorHandle& op, const std::string& name, Stack& arguments) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      op.hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
+          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
+          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) ||
+          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd),
+      "anyxpu: ", name, " has neither a kernel for xpu nor one for the CPU that could stand in for it. ",
+      "Register one: torch.library.impl(\"", name, "\", \"XPU\").");
+  // Autograd has done its part above us; nothing the CPU kernel calls inside may be recorded again.
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &arguments);
+}
+
+void host_fallback(const c10::OperatorHandle& op, Stack* stack) {
+  const auto& schema = op.schema();
+  const auto name = full_name(op);
+  const size_t count = schema.arguments().size();
+  const Stack given(stack->end() - static_cast<ptrdiff_t>(count), stack->end());
+  const auto device = common_device(op, name, given);
+  op_counter(name).add(Way::host);
+  warn_once(name);
+
+  const c10::DeviceGuard guard(device);
+  HostMemory memory(device.index());
+  for (size_t i = 0; i < count; ++i) {
+    const bool written = is_written(name, schema.arguments()[i]);
+    for_each_tensor(given[i], [&](const Tensor& t) {
+      if (on_xpu(t)) memory.use(t, written);
+    });
+  }
+  memory.open();
+  Stack arguments = given;
+  const bool has_generator = to_host_arguments(schema, memory, device, arguments);
+  {
+    std::optional<SeededDefaultGenerator> seeded;
+    if (!has_generator && op.hasTag(at::Tag::nondeterministic_seeded)) seeded.emplace(device.index());
+    run(op, name, arguments);
+  }
+  memory.close();
+
+  torch::jit::drop(*stack, count);
+  const auto target = result_device(given, device);
+  for (size_t i = 0; i < schema.returns().size(); ++i) {
+    if (const auto argument = returned_argument(schema, schema.returns()[i])) {
+      stack->push_back(given[*argument]);
+    } else if (target.is_cpu() || listed(kHostResults, name, i)) {
+      stack->push_back(std::move(arguments[i]));
+    } else {
+      stack->push_back(map_tensors(arguments[i], [&](const Tensor& t) { return memory.result(t, name); }));
+    }
+  }
+  memory.finish();
+}
+
+// Dense tensors only: what else torch can make on xpu has no kernels at all.
+void no_such_layout(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "anyxpu: ", full_name(op), " on a tensor of kind ", keys.highestPriorityTypeId(),
+                              " is not supported: only dense tensors are. Do this part on the CPU, or call ",
+                              "to_dense() or dequantize() there first.");
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(_, XPU, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&host_fallback>());
+}
+
+#define ANYXPU_NO_LAYOUT(key)                                                        \
+  TORCH_LIBRARY_IMPL(_, key, library) {                                              \
+    library.fallback(torch::CppFunction::makeFromBoxedFunction<&no_such_layout>());  \
+  }
+ANYXPU_NO_LAYOUT(SparseXPU)
+ANYXPU_NO_LAYOUT(SparseCsrXPU)
+ANYXPU_NO_LAYOUT(QuantizedXPU)
+#undef ANYXPU_NO_LAYOUT
+
+}  // namespace anyxpu

@@ -1,0 +1,68 @@
+// The Python face of the operators: who serves what, how often, and where kernels come from.
+#include "shim/bindings.h"
+#include "shim/ops.h"
+
+namespace anyxpu {
+namespace {
+
+namespace py = pybind11;
+
+py::dict counters() {
+  py::dict all;
+  for_each_counter([&](const std::string& name, OpCounter& counter) {
+    py::dict ways;
+    for (size_t i = 0; i < kWayNames.size(); ++i) {
+      if (const auto count = counter.get(static_cast<Way>(i))) ways[kWayNames[i]] = count;
+    }
+    if (!ways.empty()) all[py::str(name)] = ways;
+  });
+  return all;
+}
+
+Way way_named(const std::string& name) {
+  for (size_t i = 0; i < kWayNames.size(); ++i) {
+    if (name == kWayNames[i]) return static_cast<Way>(i);
+  }
+  throw py::value_error("no such way to serve an operator: " + name);
+}
+
+// Counts one operator without looking its name up each time.
+class Counted {
+ public:
+  Counted(const std::string& name, const std::string& way) : counter_(op_counter(name)), way_(way_named(way)) {}
+  void operator()() const noexcept { counter_.add(way_); }
+
+ private:
+  OpCounter& counter_;
+  Way way_;
+};
+
+std::vector<std::string> structural_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : structural_operators()) names.push_back(entry.first);
+  return names;
+}
+
+}  // namespace
+
+void bind_ops(py::module_& m) {
+  m.def("op_counters", &counters, "dict[operator][way] = how often, for what was called at least once.");
+  m.def(
+      "reset_op_counters", [] { for_each_counter([](const std::string&, OpCounter& counter) { counter.reset(); }); },
+      "Set every operator's counts to zero.");
+  m.def(
+      "count_op", [](const std::string& name, const std::string& way) { op_counter(name).add(way_named(way)); },
+      py::arg("name"), py::arg("way"), "Count one call of operator `name`, served in the way `way`.");
+  py::class_<Counted>(m, "OpCount", "Calling it counts one call of operator `name`, served in the way `way`.")
+      .def(py::init<const std::string&, const std::string&>(), py::arg("name"), py::arg("way"))
+      .def("__call__", &Counted::operator());
+  m.def("structural_operators", &structural_names, "The operators that the shim serves without arithmetic.");
+  m.def(
+      "set_kernel_provider", [](const py::function& provider) { set_kernel_provider(provider.ptr()); },
+      py::arg("provider"),
+      "Set who makes device kernels: provider(device, family, source, destination, walk) -> Kernel or None.");
+  m.def("set_host_copies", &set_host_copies, py::arg("always"),
+        "Run host operators on copies even where the host can read device memory; for tests.");
+}
+
+}  // namespace anyxpu
