@@ -37,7 +37,7 @@ class Suite:
 
     def load(self) -> Callable[[Request], Report]:
         run: Any = importlib.import_module(self.module).run
-        return run  # type: ignore[no-any-return]
+        return run
 
 
 SUITES: dict[str, Suite] = {
