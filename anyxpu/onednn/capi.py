@@ -1,0 +1,263 @@
+"""The part of oneDNN's C API that anyxpu calls: where the library is, its prototypes, enums and errors.
+
+The library is the one of the ``onednn`` package, which is built on SYCL for CPUs and GPUs alike. It is loaded at the
+first matrix product or convolution, never at import.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import os
+from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint, c_void_p
+from enum import IntEnum
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from anyxpu.errors import AnyxpuError
+
+MAX_DIMS = 12
+Dims = c_int64 * MAX_DIMS
+
+SYCL_RUNTIME = 512  # dnnl_version_t's word for a library built on SYCL
+USM = 0  # dnnl_sycl_interop_memory_kind_t: plain addresses
+
+
+class Status(IntEnum):
+    """What every call returns (dnnl_status_t)."""
+
+    SUCCESS = 0
+    OUT_OF_MEMORY = 1
+    INVALID_ARGUMENTS = 2
+    UNIMPLEMENTED = 3
+    LAST_IMPL_REACHED = 4
+    RUNTIME_ERROR = 5
+    NOT_REQUIRED = 6
+
+
+class Arg(IntEnum):
+    """Which operand of a primitive a memory is (DNNL_ARG_*)."""
+
+    SRC = 1
+    DST = 17
+    WEIGHTS = 33
+    BIAS = 41
+    SCRATCHPAD = 80
+    DIFF_SRC = 129
+    DIFF_DST = 145
+    DIFF_WEIGHTS = 161
+    DIFF_BIAS = 169
+
+
+class Query(IntEnum):
+    """What to ask a primitive descriptor (dnnl_query_t)."""
+
+    IMPL_INFO_STR = 8
+    SCRATCHPAD_MD = 136
+    EXEC_ARG_MD = 255
+
+
+class Prop(IntEnum):
+    """Direction of propagation (dnnl_prop_kind_t)."""
+
+    FORWARD_TRAINING = 64
+    FORWARD_INFERENCE = 96
+
+
+class Algorithm(IntEnum):
+    """dnnl_alg_kind_t."""
+
+    CONVOLUTION_DIRECT = 0x1
+    DECONVOLUTION_DIRECT = 0xA
+    ELTWISE_LINEAR = 0x26
+
+
+SCRATCHPAD_MODE_USER = 1
+FORMAT_TAG_ANY = 1
+
+DATA_TYPES: dict[torch.dtype, int] = {torch.float16: 1, torch.bfloat16: 2, torch.float32: 3, torch.uint8: 6}
+
+# torch's names of the precision a float32 product may be computed in -> dnnl_fpmath_mode_t. "none" means nobody chose.
+MATH_MODES: dict[str, int] = {"none": 0, "ieee": 0, "bf16": 1, "tf32": 4}
+
+_handle = c_void_p
+_out = POINTER(c_void_p)
+
+# Calls that may compile, allocate or enqueue: the GIL is released around them.
+_BLOCKING: dict[str, tuple[Any, ...]] = {
+    "dnnl_sycl_interop_engine_create": (_out, c_void_p, c_void_p),
+    "dnnl_sycl_interop_stream_create": (_out, _handle, c_void_p),
+    "dnnl_sycl_interop_primitive_execute": (_handle, _handle, c_int, c_void_p, c_void_p, c_void_p),
+    "dnnl_primitive_create": (_out, _handle),
+    "dnnl_matmul_primitive_desc_create": (_out, *[_handle] * 6),
+    "dnnl_reorder_primitive_desc_create": (_out, *[_handle] * 5),
+    **{
+        f"dnnl_{kind}_forward_primitive_desc_create": (
+            _out,
+            _handle,
+            c_int,
+            c_int,
+            *[_handle] * 4,
+            *[Dims] * 4,
+            _handle,
+        )
+        for kind in ("convolution", "deconvolution")
+    },
+    **{
+        f"dnnl_{kind}_backward_data_primitive_desc_create": (
+            (_out, _handle, c_int, *[_handle] * 3, *[Dims] * 4, _handle, _handle)
+        )
+        for kind in ("convolution", "deconvolution")
+    },
+    **{
+        f"dnnl_{kind}_backward_weights_primitive_desc_create": (
+            (_out, _handle, c_int, *[_handle] * 4, *[Dims] * 4, _handle, _handle)
+        )
+        for kind in ("convolution", "deconvolution")
+    },
+}
+
+# Calls that take well under a microsecond: giving up the GIL would cost more than they do.
+_QUICK: dict[str, tuple[Any, ...]] = {
+    "dnnl_sycl_interop_memory_create": (c_void_p, _handle, _handle, c_int, c_void_p),
+    "dnnl_memory_destroy": (_handle,),
+    "dnnl_memory_desc_create_with_strides": (_out, c_int, Dims, c_int, Dims),
+    "dnnl_memory_desc_create_with_tag": (_out, c_int, Dims, c_int, c_int),
+    "dnnl_memory_desc_clone": (_out, _handle),
+    "dnnl_memory_desc_destroy": (_handle,),
+    "dnnl_primitive_desc_destroy": (_handle,),
+    "dnnl_primitive_desc_query": (_handle, c_int, c_int, c_void_p),
+    "dnnl_primitive_destroy": (_handle,),
+    "dnnl_primitive_attr_create": (_out,),
+    "dnnl_primitive_attr_destroy": (_handle,),
+    "dnnl_primitive_attr_set_scratchpad_mode": (_handle, c_int),
+    "dnnl_primitive_attr_set_fpmath_mode": (_handle, c_int),
+    "dnnl_primitive_attr_set_deterministic": (_handle, c_int),
+    "dnnl_primitive_attr_set_post_ops": (_handle, _handle),
+    "dnnl_post_ops_create": (_out,),
+    "dnnl_post_ops_destroy": (_handle,),
+    "dnnl_post_ops_append_eltwise": (_handle, c_int, c_float, c_float),
+    "dnnl_post_ops_append_sum": (_handle, c_float, c_int32, c_int),
+}
+
+# Calls whose answer is not a status.
+_ANSWERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "dnnl_primitive_desc_query_md": (c_void_p, (_handle, c_int, c_int)),
+    "dnnl_memory_desc_get_size": (c_size_t, (_handle,)),
+    "dnnl_memory_desc_equal": (c_int, (_handle, _handle)),
+}
+
+
+class OneDnnError(AnyxpuError):
+    """A call of oneDNN failed.
+
+    Attributes:
+        status: what it returned.
+    """
+
+    def __init__(self, call: str, status: int, what: str) -> None:
+        try:
+            self.status = Status(status)
+            name = self.status.name.lower()
+        except ValueError:
+            self.status, name = status, f"status {status}"
+        hint = "; run with ONEDNN_VERBOSE=all to see oneDNN's own account"
+        super().__init__(f"oneDNN answered {name} to {call} for {what}{hint}")
+
+
+class Unimplemented(OneDnnError):
+    """oneDNN has no implementation of this primitive for these operands on this device."""
+
+
+class _Version(ctypes.Structure):
+    _fields_ = (
+        ("major", c_int),
+        ("minor", c_int),
+        ("patch", c_int),
+        ("hash", c_char_p),
+        ("cpu_runtime", c_uint),
+        ("gpu_runtime", c_uint),
+    )
+
+
+def library_path() -> Path:
+    """The shared library of the installed ``onednn`` package.
+
+    Raises:
+        AnyxpuError: the package is not installed, or holds no library.
+    """
+    try:
+        files = importlib.metadata.distribution("onednn").files or ()
+    except importlib.metadata.PackageNotFoundError:
+        files = ()
+    for file in files:
+        if file.name == "libdnnl.so.3":
+            path = Path(os.path.abspath(file.locate()))
+            if path.exists():
+                return path
+    raise AnyxpuError("oneDNN is not installed beside this Python. Install it: pip install onednn")
+
+
+class Library:
+    """oneDNN's calls as attributes, without their ``dnnl_`` prefix; each returns its status."""
+
+    def __init__(self, path: Path) -> None:
+        blocking, quick = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
+        for source, table in ((blocking, _BLOCKING), (quick, _QUICK)):
+            for name, argtypes in table.items():
+                self._bind(source, name, c_int, argtypes)
+        for name, (restype, argtypes) in _ANSWERS.items():
+            self._bind(quick, name, restype, argtypes)
+        quick.dnnl_version.restype = POINTER(_Version)
+        found = quick.dnnl_version().contents
+        self.version = (found.major, found.minor, found.patch)
+        if found.cpu_runtime != SYCL_RUNTIME and found.gpu_runtime != SYCL_RUNTIME:
+            raise AnyxpuError(
+                f"{path} is oneDNN {'.'.join(map(str, self.version))} built without SYCL, so it cannot run on xpu's "
+                "queues. Install the SYCL build: pip install --force-reinstall onednn"
+            )
+
+    def _bind(self, source: ctypes.CDLL, name: str, restype: Any, argtypes: tuple[Any, ...]) -> None:
+        function = getattr(source, name)
+        function.restype, function.argtypes = restype, argtypes
+        setattr(self, name.removeprefix("dnnl_"), function)
+
+
+@cache
+def library() -> Library:
+    """oneDNN, loaded at the first call."""
+    return Library(library_path())
+
+
+def call(name: str, *args: Any, what: str) -> None:
+    """Call ``dnnl_<name>``.
+
+    Args:
+        name: the call, without its prefix.
+        args: as its C prototype has them.
+        what: the operator and its shapes, for the error.
+
+    Raises:
+        Unimplemented: oneDNN cannot do it on this device.
+        OneDnnError: any other failure.
+    """
+    status = getattr(library(), name)(*args)
+    if status:
+        raise error(name, status, what)
+
+
+def create(name: str, *args: Any, what: str) -> int:
+    """Call ``dnnl_<name>(&handle, *args)`` and return the new handle. Raises as :func:`call` does."""
+    handle = c_void_p()
+    call(name, ctypes.byref(handle), *args, what=what)
+    assert handle.value is not None
+    return handle.value
+
+
+def error(name: str, status: int, what: str) -> OneDnnError:
+    """The exception that stands for a failed call."""
+    kind = Unimplemented if status == Status.UNIMPLEMENTED else OneDnnError
+    return kind(name, status, what)

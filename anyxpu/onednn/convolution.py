@@ -1,0 +1,466 @@
+"""Convolution, transposed or not, forward and backward, in one to three dimensions.
+
+torch reaches a backend like this one through two operators, ``convolution_overrideable`` and
+``convolution_backward_overrideable``; shapes are checked before they come here. The layout of every result is the one
+torch predicts for xpu: channels-last where the input or the weight is, contiguous otherwise. oneDNN picks the layouts
+its kernels like (weights always, activations where they are contiguous) and the operands are reordered to and from
+them.
+
+As in matmul, ``NotImplemented`` is returned for a call that oneDNN does not serve.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyxpu.onednn import capi, engine
+from anyxpu.onednn.capi import Algorithm, Arg, Prop
+from anyxpu.onednn.matmul import FLOATS, contiguous_strides
+from anyxpu.onednn.primitive import (
+    Attributes,
+    Executable,
+    MemoryDesc,
+    PrimitiveDesc,
+    SignatureCache,
+    dims,
+    reorder,
+    run,
+)
+
+CACHE: SignatureCache[Any] = SignatureCache(capacity=1024)
+
+_fp32_precision = torch._C._get_fp32_precision_getter
+_deterministic = torch._C._get_deterministic_algorithms
+
+# Directions of the work, and of each: the operands read, and the one to three results.
+FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS = "forward", "backward_data", "backward_weights"
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What a convolution does along its 1 to 3 spatial dimensions.
+
+    Attributes:
+        stride, padding, dilation, output_padding: one entry a dimension, as torch's convolution has them.
+        transposed: the gradient of a convolution with regard to its input, as an operator of its own.
+        groups: input and output channels are split into that many independent convolutions.
+    """
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    transposed: bool
+    output_padding: tuple[int, ...]
+    groups: int
+
+    @property
+    def kind(self) -> str:
+        """oneDNN's name of the primitive."""
+        return "deconvolution" if self.transposed else "convolution"
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return Algorithm.DECONVOLUTION_DIRECT if self.transposed else Algorithm.CONVOLUTION_DIRECT
+
+    def output_shape(self, source: Sequence[int], weight: Sequence[int]) -> tuple[int, ...]:
+        """``(batch, channels, *spatial)`` of the result for such an input and weight."""
+        spatial = []
+        for i, (size, kernel) in enumerate(zip(source[2:], weight[2:], strict=True)):
+            reach = self.dilation[i] * (kernel - 1)
+            if self.transposed:
+                full = (size - 1) * self.stride[i] + reach + 1
+                spatial.append(full - 2 * self.padding[i] + self.output_padding[i])
+            else:
+                spatial.append((size + 2 * self.padding[i] - reach - 1) // self.stride[i] + 1)
+        channels = weight[1] * self.groups if self.transposed else weight[0]
+        return (source[0], channels, *spatial)
+
+    def expressible(self) -> bool:
+        """Whether oneDNN can say it: it cannot put whole strides of untouched rows behind the result."""
+        rows = zip(self.output_padding, self.padding, self.stride, strict=True)
+        return all(extra - padding < stride for extra, padding, stride in rows)
+
+    def window(self, source: Sequence[int], weight: Sequence[int], result: Sequence[int]) -> tuple[Any, ...]:
+        """oneDNN's strides, dilations, padding before and padding after, as four dnnl_dims_t.
+
+        The padding after is what makes the sizes fit exactly: less than the padding before where a stride skips the
+        last rows or ``output_padding`` adds some.
+        """
+        small, large = (source, result) if self.transposed else (result, source)
+        after = [
+            (small[i + 2] - 1) * self.stride[i] + self.dilation[i] * (weight[i + 2] - 1) + 1 - large[i + 2] - pad
+            for i, pad in enumerate(self.padding)
+        ]
+        return dims(self.stride), dims([d - 1 for d in self.dilation]), dims(self.padding), dims(after)
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """Everything but the addresses.
+
+    Attributes:
+        source, weight, result: torch's shapes; the same for forward and backward.
+        bias: whether the result has a bias (its gradient is wanted, in the backward direction).
+        channels_last: the layout of activations and of their gradients, and of the weight's gradient.
+    """
+
+    geometry: Geometry
+    dtype: torch.dtype
+    device: torch.device
+    source: tuple[int, ...]
+    weight: tuple[int, ...]
+    result: tuple[int, ...]
+    bias: bool
+    channels_last: bool
+    attributes: Attributes
+
+    def __str__(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"{self.geometry.kind} of {self.source} with {self.weight} {dtype}, {self.geometry}"
+
+    def dense_strides(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Of a fresh tensor in the layout of this problem."""
+        return _channels_last_strides(shape) if self.channels_last else contiguous_strides(shape)
+
+    def weight_operand(self, strides: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Shape and strides of a torch weight as oneDNN reads it: ``[groups,] out, in, *kernel``.
+
+        torch keeps ``out, in / groups`` first, and ``in, out / groups`` for a transposed convolution.
+        """
+        groups, (first, second) = self.geometry.groups, self.weight[:2]
+        shape: tuple[int, ...] = (first // groups, second)
+        steps: tuple[int, ...] = tuple(strides[:2])
+        if self.geometry.transposed:
+            shape, steps = shape[::-1], steps[::-1]
+        if groups > 1:
+            shape, steps = (groups, *shape), (first // groups * strides[0], *steps)
+        return (*shape, *self.weight[2:]), (*steps, *strides[2:])
+
+
+def _channels_last_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    batch, channels, *spatial = shape
+    permuted = contiguous_strides((batch, *spatial, channels))
+    return (permuted[0], permuted[-1], *permuted[1:-1])
+
+
+class _Step:
+    """One primitive of a convolution with the reorders around it.
+
+    Args:
+        problem: the convolution.
+        description: the chosen primitive.
+        inputs: argument and torch's layout of each operand read.
+        outputs: the same for each result, with its shape.
+    """
+
+    def __init__(
+        self,
+        problem: _Problem,
+        description: PrimitiveDesc,
+        inputs: dict[Arg, MemoryDesc],
+        outputs: dict[Arg, tuple[tuple[int, ...], tuple[int, ...], MemoryDesc]],
+    ) -> None:
+        home, what = engine.engine(problem.device.index), str(problem)
+        self.device, self.index, self.dtype = problem.device, problem.device.index, problem.dtype
+        self.executable = Executable(home, description, (*inputs, *outputs))
+        self.before: list[tuple[Executable, int] | None] = []
+        for arg, given in inputs.items():
+            wanted = self.executable.layout(arg)
+            same = wanted == given
+            self.before.append(None if same else (reorder(home, given, wanted, what), wanted.nbytes))
+        self.after: list[tuple[Executable, int] | None] = []
+        self.results = []
+        for arg, (shape, strides, given) in outputs.items():
+            made = self.executable.layout(arg)
+            same = made == given
+            self.after.append(None if same else (reorder(home, made, given, what), made.nbytes))
+            self.results.append((shape, strides))
+
+    def run(self, *operands: Tensor) -> list[Tensor]:
+        """Enqueue it all on the device's current stream; returns the results."""
+        stream, device = engine.stream(self.index), self.device
+        # Kept until everything is enqueued: only then may the allocator hand them to later work of this stream.
+        temporaries: list[Tensor] = []
+        addresses = []
+        for operand, change in zip(operands, self.before, strict=True):
+            address = operand.data_ptr()
+            if change is not None:
+                primitive, nbytes = change
+                temporary = torch.empty(nbytes, dtype=torch.uint8, device=device)
+                temporaries.append(temporary)
+                run(primitive, stream, device, address, temporary.data_ptr())
+                address = temporary.data_ptr()
+            addresses.append(address)
+        results = [torch.empty_strided(*layout, dtype=self.dtype, device=device) for layout in self.results]
+        changes = []
+        for result, change in zip(results, self.after, strict=True):
+            address = result.data_ptr()
+            if change is not None:
+                primitive, nbytes = change
+                temporary = torch.empty(nbytes, dtype=torch.uint8, device=device)
+                temporaries.append(temporary)
+                changes.append((primitive, temporary.data_ptr(), address))
+                address = temporary.data_ptr()
+            addresses.append(address)
+        run(self.executable, stream, device, *addresses)
+        for primitive, source, target in changes:
+            run(primitive, stream, device, source, target)
+        return results
+
+
+class _Builder:
+    """Makes the steps of one problem; the operands' strides are those of the tensors that will be passed."""
+
+    def __init__(self, problem: _Problem) -> None:
+        self.problem = problem
+        self.what = str(problem)
+        self.engine = engine.engine(problem.device.index)
+
+    def step(self, direction: str, strides: dict[Arg, tuple[int, ...]]) -> _Step:
+        """The step of one direction.
+
+        Args:
+            direction: FORWARD, BACKWARD_DATA or BACKWARD_WEIGHTS.
+            strides: of the operands read.
+        """
+        attributes = self.problem.attributes.create(self.what)
+        try:
+            description = self._describe(direction, attributes)
+        finally:
+            capi.library().primitive_attr_destroy(attributes)
+        shapes = self._shapes()
+        inputs = {arg: self._given(arg, shapes[arg], strides[arg]) for arg in _INPUTS[direction] if arg in strides}
+        outputs = {}
+        for arg in _OUTPUTS[direction]:
+            if arg == Arg.DIFF_BIAS and not self.problem.bias:
+                continue
+            dense = (1,) if arg == Arg.DIFF_BIAS else self.problem.dense_strides(shapes[arg])
+            outputs[arg] = (shapes[arg], dense, self._given(arg, shapes[arg], dense))
+        return _Step(self.problem, description, inputs, outputs)
+
+    def _shapes(self) -> dict[Arg, tuple[int, ...]]:
+        """torch's shape of every operand there may be."""
+        p = self.problem
+        bias = (p.result[1],)
+        return {
+            **dict.fromkeys((Arg.SRC, Arg.DIFF_SRC), p.source),
+            **dict.fromkeys((Arg.WEIGHTS, Arg.DIFF_WEIGHTS), p.weight),
+            **dict.fromkeys((Arg.DST, Arg.DIFF_DST), p.result),
+            **dict.fromkeys((Arg.BIAS, Arg.DIFF_BIAS), bias),
+        }
+
+    def _given(self, arg: Arg, shape: tuple[int, ...], strides: tuple[int, ...]) -> MemoryDesc:
+        """The layout of a torch tensor that is this operand."""
+        if arg in (Arg.WEIGHTS, Arg.DIFF_WEIGHTS):
+            shape, strides = self.problem.weight_operand(strides)
+        return MemoryDesc.plain(shape, self.problem.dtype, strides)
+
+    def _wanted(self, shape: tuple[int, ...]) -> MemoryDesc:
+        """What to ask of oneDNN for an activation: channels-last as it is, otherwise the layout it likes best."""
+        if self.problem.channels_last:
+            return MemoryDesc.plain(shape, self.problem.dtype, self.problem.dense_strides(shape))
+        return MemoryDesc.any(shape, self.problem.dtype)
+
+    def _describe(self, direction: str, attributes: int) -> PrimitiveDesc:
+        p, geometry = self.problem, self.problem.geometry
+        source, result = self._wanted(p.source), self._wanted(p.result)
+        weight = MemoryDesc.any(p.weight_operand(contiguous_strides(p.weight))[0], p.dtype)
+        bias = MemoryDesc.plain((p.result[1],), p.dtype, (1,)) if p.bias else None
+        window = geometry.window(p.source, p.weight, p.result)
+        kind, algorithm, what = geometry.kind, int(geometry.algorithm), self.what
+        prop = Prop.FORWARD_INFERENCE if direction == FORWARD else Prop.FORWARD_TRAINING
+        operands = (source.handle, weight.handle, bias.handle if bias else None, result.handle)
+        forward = PrimitiveDesc(
+            *(f"{kind}_forward", self.engine.handle, int(prop), algorithm, *operands, *window, attributes), what=what
+        )
+        if direction == FORWARD:
+            return forward
+        if direction == BACKWARD_DATA:
+            operands = (source.handle, weight.handle, result.handle)
+        tail = (*window, forward.handle, attributes)
+        return PrimitiveDesc(f"{kind}_{direction}", self.engine.handle, algorithm, *operands, *tail, what=what)
+
+
+_INPUTS = {
+    FORWARD: (Arg.SRC, Arg.WEIGHTS, Arg.BIAS),
+    BACKWARD_DATA: (Arg.DIFF_DST, Arg.WEIGHTS),
+    BACKWARD_WEIGHTS: (Arg.SRC, Arg.DIFF_DST),
+}
+_OUTPUTS = {
+    FORWARD: (Arg.DST,),
+    BACKWARD_DATA: (Arg.DIFF_SRC,),
+    BACKWARD_WEIGHTS: (Arg.DIFF_WEIGHTS, Arg.DIFF_BIAS),
+}
+
+
+class _Widened:
+    """A 16-bit convolution on a device whose oneDNN lacks it: computed in float32, rounded once."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+
+    def forward(self, source: Tensor, weight: Tensor, bias: Tensor | None, *geometry: Any) -> Tensor:
+        wide = forward(source.float(), weight.float(), None if bias is None else bias.float(), *geometry)
+        return wide.to(self.dtype)
+
+    def backward(self, gradient: Tensor, source: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor | None, ...]:
+        wide = backward(gradient.float(), source.float(), weight.float(), *rest)
+        return tuple(None if t is None else t.to(self.dtype) for t in wide)
+
+
+class _Forward:
+    def __init__(self, problem: _Problem, tensors: dict[Arg, Tensor]) -> None:
+        self.step = _Builder(problem).step(FORWARD, {arg: t.stride() for arg, t in tensors.items()})
+
+    def forward(self, source: Tensor, weight: Tensor, bias: Tensor | None, *geometry: Any) -> Tensor:
+        operands = (source, weight) if bias is None else (source, weight, bias)
+        return self.step.run(*operands)[0]
+
+
+class _Backward:
+    def __init__(self, problem: _Problem, tensors: dict[Arg, Tensor], mask: Sequence[bool]) -> None:
+        builder = _Builder(problem)
+        strides = {arg: t.stride() for arg, t in tensors.items()}
+        self.mask = tuple(mask)
+        self.data = builder.step(BACKWARD_DATA, strides) if mask[0] else None
+        self.weights = builder.step(BACKWARD_WEIGHTS, strides) if mask[1] else None
+
+    def backward(self, gradient: Tensor, source: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor | None, ...]:
+        by_source = by_weight = by_bias = None
+        if self.data:
+            by_source = self.data.run(gradient, weight)[0]
+        if self.weights:
+            by_weight, *more = self.weights.run(source, gradient)
+            by_bias = more[0] if more else None
+        elif self.mask[2]:
+            by_bias = gradient.sum((0, *range(2, gradient.dim())))
+        return by_source, by_weight, by_bias
+
+
+def _readable(tensor: Tensor) -> Tensor:
+    """The tensor, or a dense copy where its elements share memory, which oneDNN cannot describe."""
+    if 0 not in tensor.stride():
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def _problem(
+    tensors: dict[Arg, Tensor], bias: bool, geometry: Geometry, source: Tensor, weight: Tensor, mode: str
+) -> _Problem | None:
+    """The facts of a call, or None if oneDNN does not serve it."""
+    dtype, device = source.dtype, source.device
+    if dtype not in FLOATS or any(t.dtype != dtype or t.device != device for t in tensors.values()):
+        return None
+    if not 3 <= source.dim() <= 5 or weight.dim() != source.dim():
+        return None
+    if not geometry.expressible() or not engine.available():
+        return None
+    shapes = tuple(source.shape), tuple(weight.shape)
+    result = geometry.output_shape(*shapes)
+    if math.prod(shapes[0]) * math.prod(shapes[1]) * math.prod(result) == 0 or min(result) < 0:
+        return None
+    chosen = torch._C._conv_determine_backend_memory_format(source, weight, torch._C._ConvBackend.Overrideable)
+    channels_last = chosen != torch.contiguous_format and source.dim() > 3
+    attributes = Attributes(math_mode=mode, deterministic=_deterministic())
+    return _Problem(geometry, dtype, device, *shapes, result, bias, channels_last, attributes)
+
+
+def _plan_forward(source: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, mode: str) -> Any:
+    tensors = {Arg.SRC: source, Arg.WEIGHTS: weight}
+    if bias is not None:
+        tensors[Arg.BIAS] = bias
+    problem = _problem(tensors, bias is not None, geometry, source, weight, mode)
+    if problem is None:
+        return None
+    try:
+        return _Forward(problem, tensors)
+    except capi.Unimplemented:
+        return None if source.dtype == torch.float32 else _Widened(source.dtype)
+
+
+def _plan_backward(
+    gradient: Tensor, source: Tensor, weight: Tensor, geometry: Geometry, mask: tuple[bool, ...], mode: str
+) -> Any:
+    tensors = {Arg.DIFF_DST: gradient, Arg.SRC: source, Arg.WEIGHTS: weight}
+    problem = _problem(tensors, mask[2], geometry, source, weight, mode)
+    if problem is None or tuple(gradient.shape) != problem.result:
+        return None
+    try:
+        return _Backward(problem, tensors, mask)
+    except capi.Unimplemented:
+        return None if source.dtype == torch.float32 else _Widened(source.dtype)
+
+
+def _facts(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.dtype, tensor.get_device(), tensor.shape, tensor.stride()
+
+
+def _mode(dtype: torch.dtype) -> str:
+    return _fp32_precision("mkldnn", "conv") if dtype is torch.float32 else "none"
+
+
+def forward(
+    source: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> Any:
+    """aten::convolution_overrideable.
+
+    Args:
+        source: ``(batch, in, *spatial)`` with 1 to 3 spatial dimensions, float32, bfloat16 or float16.
+        weight: ``(out, in / groups, *kernel)``; ``(in, out / groups, *kernel)`` where ``transposed``.
+        bias: ``(out,)`` or None.
+
+    Returns:
+        ``(batch, out, *spatial)``; ``NotImplemented`` where oneDNN does not serve the call.
+    """
+    geometry = (tuple(stride), tuple(padding), tuple(dilation), transposed, tuple(output_padding), groups)
+    source, weight = _readable(source), _readable(weight)
+    if bias is not None:
+        bias = bias.contiguous()
+    mode = _mode(source.dtype)
+    key = (_facts(source), _facts(weight), None if bias is None else _facts(bias), geometry, mode, _deterministic())
+    plan = CACHE.get(key, _plan_forward, source, weight, bias, Geometry(*geometry), mode)
+    return NotImplemented if plan is None else plan.forward(source, weight, bias, *geometry)
+
+
+def backward(
+    gradient: Tensor,
+    source: Tensor,
+    weight: Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    output_mask: Sequence[bool],
+) -> Any:
+    """aten::convolution_backward_overrideable.
+
+    Args:
+        gradient: of the result, ``(batch, out, *spatial)``; the other tensors as in :func:`forward`.
+        output_mask: which of the gradients by input, weight and bias are wanted.
+
+    Returns:
+        The three gradients, None for each that is not wanted; ``NotImplemented`` as in :func:`forward`.
+    """
+    geometry = (tuple(stride), tuple(padding), tuple(dilation), transposed, tuple(output_padding), groups)
+    mask = tuple(output_mask)
+    gradient, source, weight = _readable(gradient), _readable(source), _readable(weight)
+    mode = _mode(source.dtype)
+    key = (_facts(gradient), _facts(source), _facts(weight), geometry, mask, mode, _deterministic())
+    plan = CACHE.get(key, _plan_backward, gradient, source, weight, Geometry(*geometry), mask, mode)
+    return NotImplemented if plan is None else plan.backward(gradient, source, weight, *geometry, mask)

@@ -1,0 +1,112 @@
+"""oneDNN's engine of each xpu device and its stream over each queue.
+
+oneDNN enqueues on the very queue that torch's current stream stands for, so its work has its place in that stream's
+order and no waiting is needed on either side.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from ctypes import POINTER, c_int, c_uint64, c_void_p
+from dataclasses import dataclass
+from functools import cache
+
+from anyxpu import build
+from anyxpu.errors import AnyxpuError
+from anyxpu.onednn import capi
+from anyxpu.shim import lib
+
+SYCL_DRIVER = "sycl"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A device as oneDNN knows it.
+
+    Attributes:
+        device: xpu's ordinal.
+        handle: the dnnl_engine_t, as an integer.
+    """
+
+    device: int
+    handle: int
+
+
+class _Interop:
+    """What the sycl driver tells of its queues (drivers/sycl/interop.cpp)."""
+
+    def __init__(self) -> None:
+        # The shim has loaded this very file; this only finds it again.
+        library = ctypes.PyDLL(str(build.driver(SYCL_DRIVER).path()))
+        self.identity: Callable[[int], int] = library.anyxpu_sycl_queue_identity
+        self.identity.argtypes, self.identity.restype = (c_void_p,), c_uint64
+        self.parts = library.anyxpu_sycl_queue_parts
+        self.parts.argtypes, self.parts.restype = (c_void_p, POINTER(c_void_p), POINTER(c_void_p)), c_int
+        self.release = library.anyxpu_sycl_release_parts
+        self.release.argtypes, self.release.restype = (c_void_p, c_void_p), None
+
+
+_interop = cache(_Interop)
+_lock = threading.Lock()
+_engines: dict[int, Engine] = {}
+# Keyed by device and the queue's identity, not its address: an external queue's address may be used again.
+_streams: dict[tuple[int, int], int] = {}
+
+
+@cache
+def available() -> bool:
+    """Whether the running driver's queues are SYCL queues, so that oneDNN can use them. Starts the driver."""
+    return lib().driver_name() == SYCL_DRIVER
+
+
+def engine(device: int) -> Engine:
+    """The engine of a device, made at the first call.
+
+    Raises:
+        AnyxpuError: the driver has no SYCL queues (see :func:`available`), or oneDNN cannot use the device.
+    """
+    found = _engines.get(device)
+    if found is not None:
+        return found
+    if not available():
+        raise AnyxpuError(
+            f"oneDNN needs SYCL queues; the driver {lib().driver_name()!r} has none. Set ANYXPU_DRIVER=sycl"
+        )
+    with _lock:
+        if device not in _engines:
+            _engines[device] = Engine(device, _make_engine(device))
+    return _engines[device]
+
+
+def stream(device: int) -> int:
+    """The dnnl_stream_t over the device's current stream of the calling thread."""
+    queue = lib().current_raw_stream(device)
+    key = (device, _interop().identity(queue))
+    found = _streams.get(key)
+    if found is not None:
+        return found
+    with _lock:
+        if key not in _streams:
+            what = f"the current stream of xpu:{device}"
+            # oneDNN copies the queue, which keeps it (and so its identity) alive as long as this entry.
+            _streams[key] = capi.create("sycl_interop_stream_create", engine_handle(device), queue, what=what)
+    return _streams[key]
+
+
+def engine_handle(device: int) -> int:
+    """The dnnl_engine_t of a device whose engine exists; it does not take the lock."""
+    return _engines[device].handle
+
+
+def _make_engine(device: int) -> int:
+    what = f"an engine on xpu:{device}"
+    sycl_device, context = c_void_p(), c_void_p()
+    queue = lib().current_raw_stream(device)
+    if _interop().parts(queue, ctypes.byref(sycl_device), ctypes.byref(context)):
+        raise AnyxpuError(f"the sycl driver did not answer with the device and context of xpu:{device}")
+    try:
+        return capi.create("sycl_interop_engine_create", sycl_device, context, what=what)  # copies both
+    finally:
+        _interop().release(sycl_device, context)

@@ -1,0 +1,438 @@
+"""Matrix products: ``out = alpha * (a @ b) + beta * c`` for matrices and batches of them.
+
+Operands are read by their strides where oneDNN's fast kernels can (row- or column-major, with any leading dimension,
+batches anywhere) and are made contiguous otherwise. Every function here returns ``NotImplemented`` for a call that
+oneDNN does not serve (its dtypes, a bad shape, a driver without SYCL queues): the caller passes it to the host, where
+CPU torch computes it or raises its own error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyxpu.onednn import capi, engine
+from anyxpu.onednn.capi import Arg
+from anyxpu.onednn.primitive import Attributes, Executable, MemoryDesc, PrimitiveDesc, SignatureCache, run
+
+CACHE: SignatureCache[Any] = SignatureCache(capacity=2048)
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+
+_fp32_precision = torch._C._get_fp32_precision_getter
+_deterministic = torch._C._get_deterministic_algorithms
+
+Operand = tuple[tuple[int, ...], tuple[int, ...]]
+"""Shape and strides."""
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """The facts of one call that decide how it is served.
+
+    Attributes:
+        a, b: shape and strides; both of rank 2, or both of rank 3.
+        c, out: the same, or None where the call has none.
+        beta: 0 where there is no ``c``.
+    """
+
+    dtype: torch.dtype
+    device: torch.device
+    a: Operand
+    b: Operand
+    c: Operand | None
+    out: Operand | None
+    attributes: Attributes
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the result."""
+        return (*self.a[0][:-1], self.b[0][-1])
+
+    @property
+    def depth(self) -> int:
+        """Length of the sums."""
+        return self.a[0][-1]
+
+    def __str__(self) -> str:
+        return f"matmul {tuple(self.a[0])} x {tuple(self.b[0])} {str(self.dtype).removeprefix('torch.')}"
+
+
+def matrix_strides(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
+    """Strides under which oneDNN reads this operand in place, or None if it must be made contiguous.
+
+    Sizes of 1 leave their stride free, so those are set to what a contiguous tensor has. A batch of one, or one that
+    repeats a single matrix, gets the batch stride 0.
+    """
+    rows, columns = shape[-2:]
+    row, column = strides[-2:]
+    if columns == 1:
+        column = 1
+    if rows == 1:
+        row = columns if column == 1 else 1
+    row_major = column == 1 and row >= columns
+    column_major = row == 1 and column >= rows
+    if not (row_major or column_major):
+        return None
+    if len(shape) == 2:
+        return (row, column)
+    batch = strides[0]
+    if shape[0] == 1 or batch == 0:
+        return (0, row, column)
+    # Matrices of the batch may interleave (heads of attention do) but not overlap: each stride clears the extent of
+    # the smaller ones.
+    extent = 1
+    for stride, size in sorted(((batch, shape[0]), (row, rows), (column, columns))):
+        if size > 1:
+            if stride < extent:
+                return None
+            extent = stride * size
+    return (batch, row, column)
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a fresh row-major tensor, as torch has them (sizes of 0 count as 1)."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def _compact(operand: Operand) -> tuple[Operand, bool]:
+    """The operand as oneDNN is to read it, and whether it must be made contiguous for that."""
+    shape, strides = operand
+    readable = matrix_strides(shape, strides)
+    return (shape, readable or matrix_strides(shape, contiguous_strides(shape)) or ()), readable is None
+
+
+def _transposed(operand: Operand) -> Operand:
+    shape, strides = operand
+    return (*shape[:-2], shape[-1], shape[-2]), (*strides[:-2], strides[-1], strides[-2])
+
+
+def _descriptor(operand: Operand, dtype: torch.dtype) -> MemoryDesc:
+    """A batch stride of 0 becomes a batch of one, which oneDNN broadcasts."""
+    shape, strides = operand
+    if len(shape) == 3 and strides[0] == 0:
+        shape = (1, *shape[1:])
+        strides = (max(shape[1] * strides[1], shape[2] * strides[2]), *strides[1:])
+    return MemoryDesc.plain(shape, dtype, strides)
+
+
+class _Empty:
+    """The result has no elements."""
+
+    def __init__(self, problem: _Problem) -> None:
+        self.shape = problem.shape
+
+    def run(self, c: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
+        return a.new_empty(self.shape) if out is None else out
+
+
+class _Zero:
+    """The sums have no terms, and nothing is added to them."""
+
+    def __init__(self, problem: _Problem) -> None:
+        self.shape = problem.shape
+
+    def run(self, c: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
+        return (a.new_empty(self.shape) if out is None else out).zero_()
+
+
+class _Resize:
+    """The out= tensor has another shape than the result."""
+
+    def __init__(self, problem: _Problem) -> None:
+        self.shape, self.attributes = problem.shape, problem.attributes
+
+    def run(self, c: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
+        from torch._prims_common.wrappers import _maybe_resize_out
+
+        out = _maybe_resize_out(out, self.shape)  # with torch's own warning where it holds elements
+        return product(c, a, b, out, self.attributes.alpha, self.attributes.beta)
+
+
+class _Copied:
+    """Computed into a temporary, because oneDNN cannot write the result where it belongs."""
+
+    def __init__(self, problem: _Problem) -> None:
+        self.attributes = problem.attributes
+
+    def run(self, c: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
+        assert out is not None
+        return out.copy_(product(c, a, b, None, self.attributes.alpha, self.attributes.beta))
+
+
+class _Widened:
+    """A 16-bit product on a device whose oneDNN lacks it: computed in float32, rounded once."""
+
+    def __init__(self, problem: _Problem) -> None:
+        self.dtype, self.attributes = problem.dtype, problem.attributes
+
+    def run(self, c: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
+        wide = None if c is None else c.float()
+        result = product(wide, a.float(), b.float(), None, self.attributes.alpha, self.attributes.beta)
+        return result.to(self.dtype) if out is None else out.copy_(result)
+
+
+class _Direct:
+    """One oneDNN matmul, written straight into the result."""
+
+    def __init__(self, problem: _Problem) -> None:
+        self.device, self.index = problem.device, problem.device.index
+        self.dtype, self.shape = problem.dtype, problem.shape
+        self.overlapping = _Copied(problem)
+        # Bytes that the operands reach over from their first element, to see whether the result overlaps them.
+        self.span_a, self.span_b, self.span_c, self.span_out = (
+            _span(operand) * problem.dtype.itemsize for operand in (problem.a, problem.b, problem.c, problem.out)
+        )
+        a, self.compact_a = _compact(problem.a)
+        b, self.compact_b = _compact(problem.b)
+        if len(self.shape) == 3 and self.shape[0] > 1 and a[1][0] == 0 and b[1][0] == 0:
+            # One of the two has to say how large the batch is.
+            a, self.compact_a = (a[0], contiguous_strides(a[0])), True
+        out = _compact(problem.out or (self.shape, contiguous_strides(self.shape)))[0]
+        # oneDNN's fast kernels write row-major results only; the transpose of a column-major one is row-major.
+        self.swap = out[1][-1] != 1
+        if self.swap:
+            a, b, out = _transposed(b), _transposed(a), _transposed(out)
+        self.bias = problem.c is not None and not self.swap and _is_bias(problem)
+        self.accumulate = problem.c is not None and not self.bias
+        attributes = problem.attributes if self.accumulate else replace(problem.attributes, beta=0.0)
+        self.executable = self._build(a, b, out, attributes, str(problem))
+
+    def _build(self, a: Operand, b: Operand, out: Operand, attributes: Attributes, what: str) -> Executable:
+        home = engine.engine(self.index)
+        operands = {Arg.SRC: _descriptor(a, self.dtype), Arg.WEIGHTS: _descriptor(b, self.dtype)}
+        operands[Arg.DST] = _descriptor(out, self.dtype)
+        bias = None
+        if self.bias:
+            shape = (*(1 for _ in self.shape[:-1]), self.shape[-1])
+            bias = operands[Arg.BIAS] = MemoryDesc.plain(shape, self.dtype, contiguous_strides(shape))
+        handle = attributes.create(what)
+        try:
+            source, weights, result = (operands[arg].handle for arg in (Arg.SRC, Arg.WEIGHTS, Arg.DST))
+            args = (home.handle, source, weights, bias.handle if bias else None, result, handle)
+            return Executable(home, PrimitiveDesc("matmul", *args, what=what), tuple(operands))
+        finally:
+            capi.library().primitive_attr_destroy(handle)
+
+    def run(self, c: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
+        if out is None:
+            out = torch.empty(self.shape, dtype=self.dtype, device=self.device)
+        elif self._overlap(c, a, b, out):
+            return self.overlapping.run(c, a, b, out)
+        if self.compact_a:
+            a = a.contiguous()
+        if self.compact_b:
+            b = b.contiguous()
+        if self.accumulate and c is not out:
+            out.copy_(c)  # type: ignore[arg-type]
+        source, weights = (b, a) if self.swap else (a, b)
+        addresses = (source.data_ptr(), weights.data_ptr(), out.data_ptr())
+        if self.bias:
+            addresses = (*addresses, c.data_ptr())  # type: ignore[union-attr]
+        run(self.executable, engine.stream(self.index), self.device, *addresses)
+        return out
+
+    def _overlap(self, c: Tensor | None, a: Tensor, b: Tensor, out: Tensor) -> bool:
+        start = out.data_ptr()
+        end = start + self.span_out
+        address = a.data_ptr()
+        if address < end and start < address + self.span_a:
+            return True
+        address = b.data_ptr()
+        if address < end and start < address + self.span_b:
+            return True
+        if c is None or c is out:
+            return False
+        address = c.data_ptr()
+        return address < end and start < address + self.span_c
+
+
+def _span(operand: Operand | None) -> int:
+    """Elements from the first to the last, both counted."""
+    if operand is None:
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(*operand, strict=True))
+
+
+def _is_bias(problem: _Problem) -> bool:
+    """Whether ``c`` is one row added to every row, which oneDNN does on the way out."""
+    assert problem.c is not None
+    if problem.attributes.alpha != 1.0 or problem.attributes.beta != 1.0 or problem.c == problem.out:
+        return False
+    shape, strides = problem.c
+    columns = problem.shape[-1]
+    # A vector of the result's row length, whatever dimensions of size 1 stand before it.
+    return math.prod(shape) == columns and (columns == 1 or (shape[-1] == columns and strides[-1] == 1))
+
+
+def _plan(c: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None, alpha: float, beta: float, mode: str) -> Any:
+    """How to serve such a call, or None if oneDNN does not."""
+    attributes = Attributes(alpha, beta, mode, _deterministic())
+    dtype, device, rank = a.dtype, a.device, a.dim()
+    tensors = [t for t in (a, b, c, out) if t is not None]
+    if dtype not in FLOATS or any(t.dtype != dtype or t.device != device for t in tensors):
+        return None
+    if rank not in (2, 3) or b.dim() != rank or a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
+        return None
+    operands = [None if t is None else (tuple(t.shape), t.stride()) for t in (a, b, c, out)]
+    problem = _Problem(dtype, device, *operands, attributes)  # type: ignore[arg-type]
+    if c is not None and not _expands(c.shape, problem.shape):
+        return None
+    if attributes.beta == 0.0:
+        problem = replace(problem, c=None)
+    if out is not None and tuple(out.shape) != problem.shape:
+        return None if out is c else _Resize(problem)
+    if 0 in problem.shape:
+        return _Empty(problem)
+    if problem.depth == 0:
+        return _Zero(problem) if problem.c is None else None
+    if out is not None and torch._debug_has_internal_overlap(out) == 1:
+        return None
+    if not engine.available():
+        return None
+    try:
+        if out is not None and matrix_strides(*operands[3]) is None:  # type: ignore[misc]
+            return _Copied(problem)
+        return _Direct(problem)
+    except capi.Unimplemented:
+        return None if dtype == torch.float32 else _Widened(problem)
+
+
+def _expands(shape: Sequence[int], to: Sequence[int]) -> bool:
+    """Whether a tensor of ``shape`` may be expanded to the shape ``to``."""
+    missing = len(to) - len(shape)
+    return missing >= 0 and all(size in (1, full) for size, full in zip(shape, to[missing:], strict=True))
+
+
+def product(
+    c: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None = None, alpha: float = 1.0, beta: float = 0.0
+) -> Any:
+    """``alpha * (a @ b) + beta * c``.
+
+    Args:
+        c: anything that expands to the result's shape; not read where ``beta`` is 0.
+        a: ``(m, k)`` or ``(batch, m, k)``, float32, bfloat16 or float16.
+        b: ``(k, n)`` or ``(batch, k, n)``, like ``a``.
+        out: where to put it; resized where its shape is another. It may be ``c``.
+
+    Returns:
+        ``out``, or a new contiguous tensor; ``NotImplemented`` where oneDNN does not serve the call.
+    """
+    dtype = a.dtype
+    mode = _fp32_precision("mkldnn", "matmul") if dtype is torch.float32 else "none"
+    key: tuple[Any, ...] = (
+        *(dtype, a.get_device(), a.shape, a.stride()),
+        *(b.dtype, b.get_device(), b.shape, b.stride()),
+        *(alpha, beta, mode, _deterministic()),
+    )
+    if c is not None:
+        key = (*key, "c", c.dtype, c.get_device(), c.shape, c.stride(), c is out)
+    if out is not None:
+        key = (*key, "out", out.dtype, out.get_device(), out.shape, out.stride())
+    plan = CACHE.get(key, _plan, c, a, b, out, alpha, beta, mode)
+    if plan is None:
+        return NotImplemented
+    return plan.run(c if beta else None, a, b, out)
+
+
+def mm(a: Tensor, b: Tensor) -> Any:
+    """aten::mm."""
+    return product(None, a, b) if a.dim() == 2 else NotImplemented
+
+
+def mm_out(a: Tensor, b: Tensor, *, out: Tensor) -> Any:
+    """aten::mm.out."""
+    return product(None, a, b, out) if a.dim() == 2 else NotImplemented
+
+
+def bmm(a: Tensor, b: Tensor) -> Any:
+    """aten::bmm."""
+    return product(None, a, b) if a.dim() == 3 else NotImplemented
+
+
+def bmm_out(a: Tensor, b: Tensor, *, out: Tensor) -> Any:
+    """aten::bmm.out."""
+    return product(None, a, b, out) if a.dim() == 3 else NotImplemented
+
+
+def addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
+    """aten::addmm."""
+    return _added(2, c, a, b, None, alpha, beta)
+
+
+def addmm_out(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1, out: Tensor) -> Any:
+    """aten::addmm.out."""
+    return _added(2, c, a, b, out, alpha, beta)
+
+
+def addmm_(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
+    """aten::addmm_."""
+    return _added(2, c, a, b, c, alpha, beta)
+
+
+def baddbmm(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
+    """aten::baddbmm."""
+    return _added(3, c, a, b, None, alpha, beta)
+
+
+def baddbmm_out(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1, out: Tensor) -> Any:
+    """aten::baddbmm.out."""
+    return _added(3, c, a, b, out, alpha, beta)
+
+
+def baddbmm_(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
+    """aten::baddbmm_."""
+    return _added(3, c, a, b, c, alpha, beta)
+
+
+def addmv(c: Tensor, matrix: Tensor, vector: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
+    """aten::addmv (aten::mv comes here)."""
+    return _vector(c, matrix, vector, None, alpha, beta)
+
+
+def addmv_out(c: Tensor, matrix: Tensor, vector: Tensor, *, beta: float = 1, alpha: float = 1, out: Tensor) -> Any:
+    """aten::addmv.out."""
+    return _vector(c, matrix, vector, out, alpha, beta)
+
+
+def addmv_(c: Tensor, matrix: Tensor, vector: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
+    """aten::addmv_."""
+    return _vector(c, matrix, vector, c, alpha, beta)
+
+
+def dot(a: Tensor, b: Tensor) -> Any:
+    """aten::dot and, as no complex dtype comes here, aten::vdot."""
+    if a.dim() != 1 or b.dim() != 1:
+        return NotImplemented
+    result = product(None, a.unsqueeze(0), b.unsqueeze(1))
+    return result if result is NotImplemented else result.view(())
+
+
+def _added(rank: int, c: Tensor, a: Tensor, b: Tensor, out: Tensor | None, alpha: float, beta: float) -> Any:
+    if a.dim() != rank or isinstance(alpha, complex) or isinstance(beta, complex):
+        return NotImplemented
+    return product(c, a, b, out, float(alpha), float(beta))
+
+
+def _vector(c: Tensor, matrix: Tensor, vector: Tensor, out: Tensor | None, alpha: float, beta: float) -> Any:
+    """A product with a matrix of one column."""
+    if matrix.dim() != 2 or vector.dim() != 1 or c.dim() > 1:
+        return NotImplemented
+    if out is not None and (out.dim() != 1 or out.shape[0] != matrix.shape[0]):
+        # Resizing would act on the column, a view; the host resizes the vector itself.
+        return NotImplemented
+    column = None if out is None else out.unsqueeze(1)
+    added = column if c is out else (c.unsqueeze(1) if c.dim() else c)
+    result = _added(2, added, matrix, vector.unsqueeze(1), column, alpha, beta)
+    if result is NotImplemented or out is not None:
+        return result if result is NotImplemented else out
+    return result.squeeze(1)

@@ -1,0 +1,280 @@
+"""Memory descriptors, executable primitives, and the cache that keeps them.
+
+oneDNN takes a reference to the primitive and to each memory object when a primitive is submitted and drops it when the
+work is done, but it reads a memory object's address only when the work runs (so it is on the CPU: the work is a host
+task of the queue). Re-pointing a cached memory object would therefore redirect work that is still queued; each
+submission makes its own memory objects (half a microsecond each) and gives them up at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from anyxpu.onednn import capi
+from anyxpu.onednn.capi import Arg, Query
+from anyxpu.onednn.engine import Engine
+
+T = TypeVar("T")
+
+
+def dims(values: Sequence[int]) -> ctypes.Array:
+    """``values`` as a dnnl_dims_t."""
+    return capi.Dims(*values)
+
+
+class MemoryDesc:
+    """Shape, data type and layout of an operand; owns a dnnl_memory_desc_t.
+
+    Attributes:
+        handle: the C object, as an integer.
+        nbytes: bytes the operand spans.
+    """
+
+    __slots__ = ("handle", "nbytes")
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+        self.nbytes = capi.library().memory_desc_get_size(handle)
+
+    @classmethod
+    def plain(cls, shape: Sequence[int], dtype: torch.dtype, strides: Sequence[int]) -> MemoryDesc:
+        """A strided layout; ``strides`` count elements, as torch's do."""
+        what = f"a memory of shape {tuple(shape)}, strides {tuple(strides)}, {dtype}"
+        data_type = capi.DATA_TYPES[dtype]
+        args = (len(shape), dims(shape), data_type, dims(strides))
+        return cls(capi.create("memory_desc_create_with_strides", *args, what=what))
+
+    @classmethod
+    def any(cls, shape: Sequence[int], dtype: torch.dtype) -> MemoryDesc:
+        """A layout left for the primitive to choose."""
+        args = (len(shape), dims(shape), capi.DATA_TYPES[dtype], capi.FORMAT_TAG_ANY)
+        what = f"a memory of shape {tuple(shape)}, {dtype}"
+        return cls(capi.create("memory_desc_create_with_tag", *args, what=what))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MemoryDesc) and bool(capi.library().memory_desc_equal(self.handle, other.handle))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __del__(self) -> None:
+        # At the interpreter's end the module may be gone before the object.
+        if capi is not None:
+            capi.library().memory_desc_destroy(self.handle)
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """What a primitive does besides its main work (dnnl_primitive_attr_t).
+
+    Attributes:
+        alpha: factor on the result, applied before ``beta``.
+        beta: the destination's old value times this is added; 0 ignores the old value.
+        math_mode: how a float32 product may be computed, one of capi.MATH_MODES.
+        deterministic: the same operands give the same bits in every run.
+    """
+
+    alpha: float = 1.0
+    beta: float = 0.0
+    math_mode: str = "none"
+    deterministic: bool = False
+
+    def create(self, what: str) -> int:
+        """A new dnnl_primitive_attr_t with the scratchpad left to the caller."""
+        attributes = capi.create("primitive_attr_create", what=what)
+        capi.call("primitive_attr_set_scratchpad_mode", attributes, capi.SCRATCHPAD_MODE_USER, what=what)
+        mode = capi.MATH_MODES[self.math_mode]
+        if mode:
+            capi.call("primitive_attr_set_fpmath_mode", attributes, mode, what=what)
+        if self.deterministic:
+            capi.call("primitive_attr_set_deterministic", attributes, 1, what=what)
+        post_ops = capi.create("post_ops_create", what=what)
+        try:
+            if self.alpha != 1.0:
+                linear = capi.Algorithm.ELTWISE_LINEAR
+                capi.call("post_ops_append_eltwise", post_ops, linear, self.alpha, 0.0, what=what)
+            if self.beta != 0.0:
+                capi.call("post_ops_append_sum", post_ops, self.beta, 0, 0, what=what)
+            capi.call("primitive_attr_set_post_ops", attributes, post_ops, what=what)  # copies them
+        finally:
+            capi.library().post_ops_destroy(post_ops)
+        return attributes
+
+
+class PrimitiveDesc:
+    """A primitive chosen for given operands; owns a dnnl_primitive_desc_t."""
+
+    def __init__(self, kind: str, *args: Any, what: str) -> None:
+        self.what = what
+        self.handle = capi.create(f"{kind}_primitive_desc_create", *args, what=what)
+
+    def implementation(self) -> str:
+        """oneDNN's name of the implementation, such as ``brg_matmul:avx512_core``."""
+        text = ctypes.c_char_p()
+        capi.call("primitive_desc_query", self.handle, Query.IMPL_INFO_STR, 0, ctypes.byref(text), what=self.what)
+        return (text.value or b"").decode()
+
+    def operand(self, arg: Arg) -> MemoryDesc:
+        """The layout the primitive wants of one operand."""
+        return self._copy(capi.library().primitive_desc_query_md(self.handle, Query.EXEC_ARG_MD, int(arg)))
+
+    def scratchpad(self) -> MemoryDesc:
+        """The temporary the primitive wants while it runs; may be of 0 bytes."""
+        return self._copy(capi.library().primitive_desc_query_md(self.handle, Query.SCRATCHPAD_MD, 0))
+
+    def _copy(self, borrowed: int) -> MemoryDesc:
+        return MemoryDesc(capi.create("memory_desc_clone", borrowed, what=self.what))
+
+    def __del__(self) -> None:
+        if capi is not None and hasattr(self, "handle"):
+            capi.library().primitive_desc_destroy(self.handle)
+
+
+class Executable:
+    """A primitive with its operands' layouts: everything but the addresses.
+
+    Args:
+        engine: where it runs.
+        description: the chosen primitive.
+        operands: its arguments, in the order :meth:`run` takes their addresses.
+    """
+
+    __slots__ = (
+        "_array",
+        "_descriptors",
+        "_engine",
+        "_handle",
+        "_layouts",
+        "_template",
+        "implementation",
+        "scratch_bytes",
+        "what",
+    )
+
+    def __init__(self, engine: Engine, description: PrimitiveDesc, operands: Sequence[Arg]) -> None:
+        self.what = description.what
+        self.implementation = description.implementation()
+        self._engine = engine.handle
+        self._layouts = {arg: description.operand(arg) for arg in operands}
+        scratchpad = description.scratchpad()
+        self.scratch_bytes = scratchpad.nbytes
+        self._descriptors = [self._layouts[arg].handle for arg in operands]
+        args = [int(arg) for arg in operands]
+        if self.scratch_bytes:
+            self._layouts[Arg.SCRATCHPAD] = scratchpad
+            self._descriptors.append(scratchpad.handle)
+            args.append(int(Arg.SCRATCHPAD))
+        # An array of dnnl_exec_arg_t, {int, pointer} in 16 bytes, with the pointers left to fill in.
+        self._array = ctypes.c_uint64 * (2 * len(args))
+        self._template = bytes(self._array(*(word for arg in args for word in (arg, 0))))
+        self._handle = capi.create("primitive_create", description.handle, what=self.what)
+
+    def layout(self, arg: Arg) -> MemoryDesc:
+        """The layout one operand must have."""
+        return self._layouts[arg]
+
+    def run(self, stream: int, *addresses: int) -> None:
+        """Enqueue it.
+
+        Args:
+            stream: a dnnl_stream_t (:func:`anyxpu.onednn.engine.stream`).
+            addresses: of the operands, then of the scratchpad where ``scratch_bytes`` is not 0.
+
+        Raises:
+            OneDnnError: oneDNN refused it.
+        """
+        library = capi.library()
+        create, destroy = library.sycl_interop_memory_create, library.memory_destroy
+        arguments = self._array.from_buffer_copy(self._template)
+        slot = ctypes.addressof(arguments) + 8
+        engine, made = self._engine, 0
+        try:
+            for layout, address in zip(self._descriptors, addresses, strict=True):
+                status = create(slot, layout, engine, capi.USM, address)
+                if status:
+                    raise capi.error("sycl_interop_memory_create", status, self.what)
+                slot += 16
+                made += 1
+            status = library.sycl_interop_primitive_execute(self._handle, stream, made, arguments, None, None)
+            if status:
+                raise capi.error("sycl_interop_primitive_execute", status, self.what)
+        finally:
+            for i in range(1, 2 * made, 2):
+                destroy(arguments[i])
+
+    def __del__(self) -> None:
+        if capi is not None and hasattr(self, "_handle"):
+            capi.library().primitive_destroy(self._handle)
+
+
+def reorder(engine: Engine, source: MemoryDesc, target: MemoryDesc, what: str) -> Executable:
+    """A copy from one layout (and data type) to another; operands SRC, DST."""
+    attributes = Attributes().create(what)
+    try:
+        args = (source.handle, engine.handle, target.handle, engine.handle, attributes)
+        description = PrimitiveDesc("reorder", *args, what=f"a reorder in {what}")
+    finally:
+        capi.library().primitive_attr_destroy(attributes)
+    return Executable(engine, description, (Arg.SRC, Arg.DST))
+
+
+def run(executable: Executable, stream: int, device: torch.device, *addresses: int) -> None:
+    """Enqueue ``executable`` with a scratchpad from the caching allocator, where it wants one.
+
+    The scratchpad belongs to the device's current stream, which must be the one ``stream`` stands for; it may be
+    given back on return, because whoever gets it next on this stream runs after.
+    """
+    if executable.scratch_bytes:
+        scratch = torch.empty(executable.scratch_bytes, dtype=torch.uint8, device=device)
+        executable.run(stream, *addresses, scratch.data_ptr())
+    else:
+        executable.run(stream, *addresses)
+
+
+class SignatureCache(Generic[T]):
+    """What was built for a call's signature, the least recently used given up first. Thread-safe.
+
+    Two threads that miss the same signature at once both build it; one of the two is kept.
+
+    Args:
+        capacity: entries kept.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.hits = self.misses = 0
+        self._entries: OrderedDict[Hashable, T] = OrderedDict()
+
+    def get(self, key: Hashable, build: Callable[..., T], *args: Any) -> T:
+        """The entry of ``key``, made by ``build(*args)`` where it is missing."""
+        entries = self._entries
+        try:
+            # Each of the two steps is one C call under the GIL. Another thread's eviction may fall between them.
+            entry = entries[key]
+            entries.move_to_end(key)
+        except KeyError:
+            pass
+        else:
+            self.hits += 1
+            return entry
+        self.misses += 1
+        entry = entries[key] = build(*args)
+        while len(entries) > self.capacity:
+            try:
+                entries.popitem(last=False)
+            except KeyError:
+                break
+        return entry
+
+    def clear(self) -> None:
+        """Forget everything, the counts included."""
+        self._entries.clear()
+        self.hits = self.misses = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
