@@ -1,0 +1,170 @@
+"""Convolutions on xpu by oneDNN, against float64, torch's own layout prediction and CPU torch's errors."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import anyxpu.ops
+from anyxpu.shim import lib
+
+pytestmark = pytest.mark.skipif(
+    not torch.xpu.is_available() or lib().driver_name() != "sycl", reason="oneDNN needs the sycl driver"
+)
+
+aten = torch.ops.aten
+BOUND = {torch.float32: 4e-6, torch.bfloat16: 6e-3, torch.float16: 8e-4}
+CHANNELS_LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
+
+
+def random_case(spatial: int, transposed: bool, dtype: torch.dtype):
+    """Operands and geometry of a convolution that is valid."""
+    while True:
+        groups = random.choice((1, 1, 2, 4))
+        into, out = random.choice((4, 8, 12, 16)), random.choice((4, 8, 24))
+        kernel, stride, padding, dilation = (
+            [random.choice(choices) for _ in range(spatial)] for choices in ((1, 2, 3), (1, 1, 2, 3), (0, 1, 2), (1, 2))
+        )
+        extra = [random.randrange(max(s, d)) if transposed else 0 for s, d in zip(stride, dilation, strict=True)]
+        sizes = [random.choice((5, 8, 11)) for _ in range(spatial)]
+        source = torch.randn(random.choice((1, 3)), into, *sizes).to(dtype)
+        weight = torch.randn((into, out // groups, *kernel) if transposed else (out, into // groups, *kernel)).to(dtype)
+        bias = random.choice((None, torch.randn(out).to(dtype)))
+        geometry = (stride, padding, dilation, transposed, extra, groups)
+        try:
+            wide = [None if t is None else t.double() for t in (source, weight, bias)]
+            want = aten.convolution(*wide, *geometry)
+        except RuntimeError:
+            continue  # torch allows no such geometry
+        return source, weight, bias, geometry, want
+
+
+def relative(got: torch.Tensor, want: torch.Tensor) -> float:
+    return float((got.cpu().double() - want).norm() / want.norm().clamp_min(1e-3))
+
+
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("spatial", [1, 2, 3])
+def test_forward_and_both_backwards_agree_with_float64(spatial, transposed, dtype):
+    for _ in range(6):
+        source, weight, bias, geometry, want = random_case(spatial, transposed, dtype)
+        x, w, b = source.xpu(), weight.xpu(), None if bias is None else bias.xpu()
+        if spatial > 1 and random.random() < 0.5:
+            x = x.to(memory_format=CHANNELS_LAST[spatial])
+        got = aten.convolution(x, w, b, *geometry)
+        assert got.dtype == dtype and got.shape == want.shape
+        assert relative(got, want) <= BOUND[dtype], (source.shape, weight.shape, geometry)
+        gradient = torch.randn(want.shape).to(dtype)
+        mask = [random.random() < 0.8 for _ in range(3)]
+        sizes = [want.shape[1]] if mask[2] else None
+        wide = (gradient.double(), source.double(), weight.double())
+        wanted = aten.convolution_backward(*wide, sizes, *geometry, mask)
+        found = aten.convolution_backward(gradient.xpu(), x, w, sizes, *geometry, mask)
+        for a, b in zip(found, wanted, strict=True):
+            assert (a is None) == (b is None)
+            assert a is None or relative(a, b) <= 2 * BOUND[dtype], (source.shape, weight.shape, geometry)
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last", "weight channels_last", "sliced", "expanded"])
+@pytest.mark.parametrize("shape", [(2, 8, 9, 9), (2, 1, 9, 9), (1, 8, 1, 1), (2, 8, 5, 5, 5)], ids=str)
+def test_results_have_the_strides_that_fake_tensors_predict(layout, shape):
+    spatial = len(shape) - 2
+    x, w = torch.randn(shape, device="xpu"), torch.randn(6, shape[1], *(1,) * spatial, device="xpu")
+    if layout == "channels_last":
+        x = x.to(memory_format=CHANNELS_LAST[spatial])
+    elif layout == "weight channels_last":
+        w = torch.randn(6, shape[1], *(3,) * spatial, device="xpu").to(memory_format=CHANNELS_LAST[spatial])
+    elif layout == "sliced":
+        x = torch.randn(2 * shape[0], *shape[1:], device="xpu")[::2]
+    elif layout == "expanded":
+        x = torch.randn(1, *shape[1:], device="xpu").expand(shape)
+    geometry = ([1] * spatial, [1] * spatial, [1] * spatial, False, [0] * spatial, 1)
+    got = aten.convolution(x, w, None, *geometry)
+    gradient = torch.randn_like(got)
+    grads = aten.convolution_backward(gradient, x, w, [6], *geometry, [True] * 3)
+    with FakeTensorMode() as mode:
+        fake_x, fake_w, fake_gradient = (mode.from_tensor(t) for t in (x, w, gradient))
+        want = aten.convolution(fake_x, fake_w, None, *geometry)
+        wanted = aten.convolution_backward(fake_gradient, fake_x, fake_w, [6], *geometry, [True] * 3)
+    for real, fake in zip((got, *grads), (want, *wanted), strict=True):
+        assert (real.shape, real.stride()) == (fake.shape, fake.stride())
+    reference = aten.convolution(x.cpu().double(), w.cpu().double(), None, *geometry)
+    assert relative(got, reference) <= BOUND[torch.float32]
+
+
+def test_module_training_step_stays_on_the_device():
+    torch.manual_seed(3)
+    layer = torch.nn.Conv2d(3, 8, 3, padding=1)
+    mirror = torch.nn.Conv2d(3, 8, 3, padding=1, device="xpu")
+    mirror.load_state_dict(layer.state_dict())
+    source, gradient = torch.randn(2, 3, 10, 10), torch.randn(2, 8, 10, 10)
+    x, y = source.clone().requires_grad_(), source.xpu().requires_grad_()
+    g = gradient.xpu()
+    layer(x).backward(gradient)
+    anyxpu.ops.reset_counters()
+    mirror(y).backward(g)
+    served = anyxpu.ops.counters()
+    assert served["aten::convolution_overrideable"] == {"library": 1}
+    assert served["aten::convolution_backward_overrideable"] == {"library": 1}
+    assert not [name for name, ways in served.items() if "host" in ways]
+    for got, want in ((y.grad, x.grad), (mirror.weight.grad, layer.weight.grad), (mirror.bias.grad, layer.bias.grad)):
+        torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-4)
+
+
+CPU_ERRORS = {
+    "channels": lambda t: F.conv2d(t(1, 3, 8, 8), t(4, 2, 3, 3)),
+    "bias": lambda t: F.conv2d(t(1, 3, 8, 8), t(4, 3, 3, 3), t(5)),
+    "kernel larger than input": lambda t: F.conv2d(t(1, 3, 2, 2), t(4, 3, 3, 3)),
+    "groups": lambda t: F.conv2d(t(1, 3, 8, 8), t(4, 3, 3, 3), groups=3),
+    "negative padding": lambda t: F.conv2d(t(1, 3, 8, 8), t(4, 3, 3, 3), padding=-1),
+    "stride of zero": lambda t: F.conv2d(t(1, 3, 8, 8), t(4, 3, 3, 3), stride=0),
+    "rank": lambda t: F.conv2d(t(1, 3, 8), t(4, 3, 3)),
+    "transposed channels": lambda t: F.conv_transpose2d(t(1, 3, 8, 8), t(4, 3, 3, 3)),
+    "two dtypes": lambda t: F.conv2d(t(1, 3, 8, 8), t(4, 3, 3, 3, dtype=torch.bfloat16)),
+    "bool": lambda t: F.conv2d(t(1, 3, 8, 8, dtype=torch.bool), t(4, 3, 3, 3, dtype=torch.bool)),
+}
+
+
+@pytest.mark.parametrize("name", CPU_ERRORS)
+def test_bad_operands_raise_what_the_cpu_raises(name):
+    def failure(device: str) -> BaseException:
+        with pytest.raises(Exception) as caught:
+            CPU_ERRORS[name](lambda *shape, dtype=None: torch.zeros(shape, dtype=dtype, device=device))
+        return caught.value
+
+    on_cpu, here = failure("cpu"), failure("xpu")
+    assert type(here) is type(on_cpu)
+    assert str(here).splitlines()[0] == str(on_cpu).splitlines()[0]
+
+
+def test_mixed_devices_are_refused():
+    x, w = torch.zeros(1, 3, 8, 8, device="xpu"), torch.zeros(4, 3, 3, 3)
+    with pytest.raises(RuntimeError, match="same device|should be the same"):
+        F.conv2d(x, w)
+    with pytest.raises(RuntimeError, match="same device|should be the same"):
+        F.conv2d(x.cpu(), w.xpu())
+
+
+def test_dtypes_that_onednn_lacks_go_to_the_host():
+    x, w = torch.randn(1, 3, 8, 8, dtype=torch.float64), torch.randn(4, 3, 3, 3, dtype=torch.float64)
+    anyxpu.ops.reset_counters()
+    got = F.conv2d(x.xpu(), w.xpu(), padding=1)
+    torch.testing.assert_close(got.cpu(), F.conv2d(x, w, padding=1))
+    assert any("host" in ways for name, ways in anyxpu.ops.counters().items() if "conv" in name)
+
+
+def test_double_backward():
+    x, w = torch.randn(1, 4, 6, 6), torch.randn(4, 4, 3, 3)
+
+    def second(device: str) -> list[torch.Tensor]:
+        a, b = (t.to(device).requires_grad_() for t in (x, w))
+        first = torch.autograd.grad(F.conv2d(a, b, padding=1).pow(2).sum(), (a, b), create_graph=True)
+        return [g.cpu() for g in torch.autograd.grad(sum(g.pow(2).sum() for g in first), (a, b))]
+
+    for got, want in zip(second("xpu"), second("cpu"), strict=True):
+        assert relative(got, want.double()) < 1e-4

@@ -1,0 +1,145 @@
+"""oneDNN's place in the order of streams, its memory, its threads, and what its presence costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import anyxpu.ops
+from anyxpu.shim import lib
+
+pytestmark = pytest.mark.skipif(
+    not torch.xpu.is_available() or lib().driver_name() != "sycl", reason="oneDNN needs the sycl driver"
+)
+
+
+def busy(size: int = 700) -> torch.Tensor:
+    """Some milliseconds of work on the current stream, enqueued."""
+    a = torch.ones(size, size, device="xpu")
+    return a @ a
+
+
+def test_a_product_reads_what_the_work_before_it_wrote_and_nothing_later():
+    weight = torch.randn(48, 48)
+    sources = [torch.randn(48, 48).pin_memory("xpu") for _ in range(40)]
+    x, w = torch.zeros(48, 48, device="xpu"), weight.xpu()
+    busy()
+    results = []
+    for source in sources:
+        x.copy_(source, non_blocking=True)
+        results.append(x @ w)
+    for source, result in zip(sources, results, strict=True):
+        torch.testing.assert_close(result.cpu(), source @ weight)
+
+
+def test_products_on_a_side_stream_keep_that_streams_order():
+    weight = torch.randn(32, 32)
+    w = weight.xpu()
+    torch.xpu.synchronize()
+    streams = [torch.xpu.Stream() for _ in range(2)]
+    outcome = {}
+    for stream in streams:
+        with torch.xpu.stream(stream):
+            value = torch.eye(32, device="xpu")
+            busy()
+            for _ in range(10):
+                value = value @ w
+            outcome[stream] = value
+    want = torch.linalg.matrix_power(weight.double(), 10)
+    for stream, value in outcome.items():
+        stream.synchronize()
+        with torch.xpu.stream(stream):
+            error = (value.cpu().double() - want).norm() / want.norm()
+        assert error < 1e-5
+
+
+def test_an_event_orders_a_product_after_work_of_another_stream():
+    for _ in range(5):
+        side = torch.xpu.Stream()
+        with torch.xpu.stream(side):
+            busy()
+            late = torch.full((16, 16), 3.0, device="xpu")
+            late += 0
+            ready = side.record_event()
+        torch.xpu.current_stream().wait_event(ready)
+        late.record_stream(torch.xpu.current_stream())
+        assert torch.equal((late @ torch.eye(16).xpu()).cpu(), torch.full((16, 16), 3.0))
+
+
+def test_queued_work_outlives_the_tensors_it_was_given():
+    x, w, k = torch.randn(24, 24), torch.randn(24, 24), torch.randn(4, 4, 3, 3)
+    image = torch.randn(1, 4, 12, 12)
+    want, wanted = x @ w + 1, F.conv2d(image, k)
+    for _ in range(10):
+        busy(400)
+        got = torch.addmm(torch.ones(24).xpu(), x.xpu(), w.xpu())
+        found = F.conv2d(image.xpu(), k.xpu())
+        for _ in range(20):  # whoever gets the freed memory now overwrites it, behind the queued work
+            torch.full((24, 24), float("nan"), device="xpu")
+            torch.full((1, 4, 12, 12), float("nan"), device="xpu")
+        torch.testing.assert_close(got.cpu(), want)
+        torch.testing.assert_close(found.cpu(), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_primitives_given_up_by_the_cache_may_still_be_queued(monkeypatch):
+    from anyxpu.onednn import matmul
+
+    monkeypatch.setattr(matmul.CACHE, "capacity", 2)
+    w = torch.randn(64, 64)
+    busy()
+    results = [(n, torch.ones(n, 64, device="xpu") @ w.xpu()) for n in range(1, 30)]
+    assert len(matmul.CACHE) <= 2
+    for n, result in results:
+        torch.testing.assert_close(result.cpu(), torch.ones(n, 64) @ w)
+
+
+def test_threads_share_the_cache_and_each_keeps_its_own_stream():
+    weight = torch.randn(40, 40)
+    w = weight.xpu()
+    torch.xpu.synchronize()
+    failures: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        try:
+            generator = torch.Generator().manual_seed(seed)
+            with torch.xpu.stream(torch.xpu.Stream()):
+                for n in range(1, 25):
+                    x = torch.randn(n, 40, generator=generator)
+                    torch.testing.assert_close((x.xpu() @ w).cpu(), x @ weight)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_calls_are_counted_as_the_librarys():
+    a = torch.ones(3, 3, device="xpu")
+    anyxpu.ops.reset_counters()
+    for _ in range(3):
+        torch.mm(a, a)
+    torch.bmm(a[None], a[None])
+    served = anyxpu.ops.counters()
+    assert served["aten::mm"] == {"library": 3} and served["aten::bmm"] == {"library": 1}
+
+
+def test_errors_name_the_call_the_status_and_the_operands():
+    from anyxpu.onednn import capi
+
+    with pytest.raises(capi.OneDnnError, match=r"invalid_arguments.*for a test"):
+        capi.create("memory_desc_create_with_strides", -1, capi.Dims(), 3, capi.Dims(), what="a test")
+
+
+def test_importing_torch_loads_no_onednn():
+    source = "import torch; print(any('libdnnl' in line for line in open('/proc/self/maps')), torch.xpu.device_count())"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[0] == "False" and int(done.stdout.split()[1]) > 0
