@@ -19,6 +19,7 @@ from anyxpu import __version__
 from anyxpu.cache import cache_dir, digest, write_file
 from anyxpu.errors import AnyxpuError, KernelError
 from anyxpu.triton import lower
+from anyxpu.triton.lower import WARP_SIZE
 
 # Inductor looks for an xpu kernel's binary under this name; on the CPU device it holds the CPU driver's own code.
 BINARY_EXT = "zebin"
@@ -69,8 +70,21 @@ _OPTION_NAMES = frozenset(f.name for f in fields(Options))
 
 
 def device_kind(target: GPUTarget) -> str:
-    """What the target's code runs on: ``cpu``, or an Intel GPU's short name."""
-    return str(target.arch.get("device", "cpu")) if isinstance(target.arch, dict) else "cpu"
+    """What the target's code runs on: ``cpu``, or an Intel GPU's short name (``bmg``, ``pvc``, …; ``gpu`` if unknown).
+
+    ``target.arch`` is a device's capability dictionary, or names a device: ``{"device": "cpu"}``.
+    """
+    arch = target.arch
+    if not isinstance(arch, dict):
+        return "cpu"
+    return str(arch.get("device") or arch.get("target") or arch.get("type") or "cpu")
+
+
+def _device_version(target: GPUTarget) -> str:
+    """What of the target changes the native code's bits."""
+    keys = ("name", "platform_name", "driver_version", "version", "architecture")
+    arch = target.arch if isinstance(target.arch, dict) else {}
+    return "-".join(str(arch.get(k, "")) for k in keys)
 
 
 @functools.lru_cache
@@ -90,12 +104,13 @@ class IntelBackend(BaseBackend):
         return target.backend == "xpu"
 
     def hash(self) -> str:
-        return f"anyxpu-{__version__}-{_sources_digest()}-{self.target.arch}-{self.target.warp_size}"
+        return f"anyxpu-{__version__}-{_sources_digest()}-{device_kind(self.target)}-{_device_version(self.target)}"
 
     def parse_options(self, opts: dict[str, Any]) -> Options:
         values = {k: v for k, v in opts.items() if k in _OPTION_NAMES and v is not None}
         values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-        values["warp_size"] = self.target.warp_size
+        # Inductor passes 32 for want of a property to read; the sub-group's size is ours to choose.
+        values["warp_size"] = WARP_SIZE
         values.setdefault("arch", device_kind(self.target))
         if isinstance(values.get("extern_libs"), dict):
             values["extern_libs"] = tuple(sorted(values["extern_libs"].items()))
@@ -163,7 +178,7 @@ class IntelBackend(BaseBackend):
     def make_cl(self, mod: Any, metadata: dict[str, Any], options: Options) -> str:
         text = mod.str_nodebug()
         try:
-            rendered = lower.render(text, lower.DIALECTS[device_kind(self.target)], options.enable_fp_fusion)
+            rendered = lower.render(text, lower.dialect_of(device_kind(self.target)), options.enable_fp_fusion)
         except AnyxpuError as error:
             path = _keep(metadata, "ttgir", text)
             error.args = (f"{error} (its TTGIR: {path})",)
@@ -177,7 +192,7 @@ class IntelBackend(BaseBackend):
         from anyxpu.triton import count_compilation
         from anyxpu.triton.driver import native_code
 
-        dialect = lower.DIALECTS[device_kind(self.target)]
+        dialect = lower.dialect_of(device_kind(self.target))
         count_compilation(metadata["name"])
         try:
             return native_code(source, dialect.options)

@@ -37,7 +37,15 @@ class Dialect:
 
 
 INTEL_CPU = Dialect("intel_cpu")
-DIALECTS = {"cpu": INTEL_CPU}
+INTEL_GPU = Dialect("intel_gpu")
+
+# Work-items of a sub-group: sixteen floats fill an AVX-512 register, and Intel GPUs from Xe-HPC on take 16 or 32.
+WARP_SIZE = 16
+
+
+def dialect_of(device: str) -> Dialect:
+    """The dialect for a device by its short name (see :func:`anyxpu.triton.compiler.device_kind`)."""
+    return INTEL_CPU if device == "cpu" else INTEL_GPU
 
 
 @dataclass(frozen=True)
@@ -97,16 +105,20 @@ def _work_item(e: Emitter) -> list[str]:
 
 
 def _parameter(e: Emitter, i: int) -> str:
-    """A kernel's parameter; it may not be a bool, which arrives as a byte."""
+    """A kernel's parameter; OpenCL C does not allow a bool."""
     value, name = e.function.args[i], f"arg{i}"
     c = tables.register_type(value.type)
-    e.scalars[value] = f"((bool){name})" if c == "bool" else name
-    return f"{'uchar' if c == 'bool' else c} {name}"
+    e.scalars[value] = f"((bool){name})" if c == "bool" else tables.rounded(name, value.type)
+    return f"{'int' if c == 'bool' else c} {name}"
 
 
 def launch_type(signature: str) -> str:
-    """The launcher's name of a parameter's type, from Triton's: 16-bit floats arrive as f32, as the kernel takes them."""
-    return "fp32" if signature in ("fp16", "bf16") else signature
+    """The launcher's name of a parameter's type, from Triton's.
+
+    16-bit floats arrive as f32 and bools as i32, so that every kernel's parameters have types that C's promotions
+    would give them (Inductor's static launcher knows no others).
+    """
+    return {"fp16": "fp32", "bf16": "fp32", "i1": "i32", "u1": "i32"}.get(signature, signature)
 
 
 @cache
