@@ -14,7 +14,11 @@ from anyxpu.triton.move import exchange, move, tensor_type
 # Combine functions of one such op give bitwise the same whichever operand comes first.
 _COMMUTATIVE = frozenset(
     f"arith.{name}"
-    for name in "addf mulf maxnumf minnumf addi muli andi ori xori maxsi minsi maxui minui maximumf minimumf".split()
+    for group in (
+        ("addf", "mulf", "maxnumf", "minnumf", "maximumf", "minimumf"),
+        ("addi", "muli", "andi", "ori", "xori", "maxsi", "minsi", "maxui", "minui"),
+    )
+    for name in group
 )
 
 
@@ -120,7 +124,8 @@ def _reduce_registers(a: _Axis) -> list[Array]:
     if not lower:
         return totals
     h, i = e.fresh("h"), e.fresh("k")
-    with e.braces(f"for (int {h} = {count // 2}; {h} >= {kept}; {h} >>= 1)"), e.braces(f"for (int {i} = 0; {i} < {h}; ++{i})"):
+    halving = e.braces(f"for (int {h} = {count // 2}; {h} >= {kept}; {h} >>= 1)")
+    with halving, e.braces(f"for (int {i} = 0; {i} < {h}; ++{i})"):
         low = a.hold([p.element(i) for p in partial])
         high = a.hold([p.element(f"{i} + {h}") for p in partial])
         a.set(partial, i, a.combine(low, high))
@@ -155,24 +160,29 @@ def _reduce_warps(a: _Axis, totals: list[Array]) -> None:
     if not bits:
         return
     kept = totals[0].registers
+    # Where register k of the lane is kept for a warp.
+    place = "({k} * {warps} + {warp}) * {lanes} + lane"
     base = f"(warp & {~sum(1 << b for b in bits) & (e.warps - 1)})"
     for_warp = e.fresh("w")
-    place = BitMap(tuple(1 << b for b in bits))
+    along = [1 << b for b in bits]
     slots = kept * e.warps * e.lanes
     pointers = e.locals([v.element for v in a.values], slots)
     with e.loop(kept) as loop:
+        k = loop.counter if kept > 1 else "0"
         for p, t in zip(pointers, totals, strict=True):
-            e.line(f"{p}[({loop.counter if kept > 1 else 0} * {e.warps} + warp) * {e.lanes} + lane] = {t.element(loop.counter)};")
+            slot = place.format(k=k, warp="warp", warps=e.warps, lanes=e.lanes)
+            e.line(f"{p}[{slot}] = {t.element(k)};")
     e.barrier()
     with e.loop(kept) as loop:
         k = loop.counter if kept > 1 else "0"
 
         def read(warp: str) -> list[str]:
-            return [f"{p}[({k} * {e.warps} + {warp}) * {e.lanes} + lane]" for p in pointers]
+            slot = place.format(k=k, warp=warp, warps=e.warps, lanes=e.lanes)
+            return [f"{p}[{slot}]" for p in pointers]
 
         mine = a.hold(read(base))
         with e.braces(f"for (int {for_warp} = 1; {for_warp} < {1 << len(bits)}; ++{for_warp})"):
-            other = a.hold(read(f"({base} | {bit_expression(for_warp, place.bases)})"))
+            other = a.hold(read(f"({base} | {bit_expression(for_warp, along)})"))
             for name, value in zip(mine, a.hold(a.combine(mine, other)), strict=True):
                 e.line(f"{name} = {value};")
         a.set(totals, loop.counter, mine)
@@ -214,7 +224,7 @@ def _scan_lanes(a: _Axis, reverse: bool) -> list[Array]:
         lower = 0
         for bit in (1 << b for b in bits):
             # A lane in the later half of its group takes in the total of the earlier half, held by its last lane.
-            source = f"(lane & {~(bit | lower) & (e.lanes - 1)})" + (f" | {bit}" if reverse else f" | {lower}" if lower else "")
+            source = f"(lane & {~(bit | lower) & (e.lanes - 1)}) | {bit if reverse else lower}"
             total = a.hold([f"sub_group_shuffle({m}, {source})" for m in mine])
             both = a.hold(a.combine(total, mine))
             later = f"(lane & {bit}) {'=' if reverse else '!'}= 0"
@@ -243,7 +253,8 @@ def _scan_registers(a: _Axis, out: list[Array], reverse: bool) -> None:
             here = e.variable("int", f"{bit_expression(i, bases)} + {rest}")
             step = e.variable("int", f"{i} {'+' if reverse else '-'} 1")
             before = e.variable("int", f"{bit_expression(step, bases)} + {rest}")
-            carry = a.hold([f"sub_group_shuffle({o.element(before)}, {last})" if lanes else o.element(before) for o in out])
+            totals = [o.element(before) for o in out]
+            carry = a.hold([f"sub_group_shuffle({t}, {last})" for t in totals] if lanes else totals)
             mine = a.hold([o.element(here) for o in out])
             a.set(out, here, a.combine(carry, mine))
 

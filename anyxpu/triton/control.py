@@ -73,9 +73,7 @@ def _arrays(e: Emitter, value: Value) -> set[int]:
     elements = e.tensors[value]
     if isinstance(elements, Array):
         return {id(elements)}
-    op = getattr(elements, "op", None)
-    sources = op.operands if op is not None else getattr(elements, "sources", None) or [getattr(elements, "source", None)]
-    return set().union(*(_arrays(e, s) for s in sources if s is not None))
+    return set().union(*(_arrays(e, s) for s in elements.inputs()))
 
 
 def _body(e: Emitter, region: Region, targets: Sequence[Value]) -> None:

@@ -28,7 +28,8 @@ from anyxpu.triton.layout import BitMap, Layout
 RECOMPUTE_LIMIT = 40
 
 
-# --- where a tensor's elements come from
+# --- where a tensor's elements come from. Each has `inputs`, the values that reading it reads, and `at`, the C
+# expression of the element in one register.
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,9 @@ class Array:
 
     name: str
     registers: int
+
+    def inputs(self) -> Sequence[Value]:
+        return ()
 
     def at(self, loop: Loop, value: Value, index: BitMap) -> str:
         return self.element(loop.register(index))
@@ -51,6 +55,9 @@ class Splat:
 
     expression: str
 
+    def inputs(self) -> Sequence[Value]:
+        return ()
+
     def at(self, loop: Loop, value: Value, index: BitMap) -> str:
         return self.expression
 
@@ -61,6 +68,9 @@ class Range:
 
     start: int
     layout: Layout
+
+    def inputs(self) -> Sequence[Value]:
+        return ()
 
     def at(self, loop: Loop, value: Value, index: BitMap) -> str:
         offset = loop.offset(self.layout, index)
@@ -74,6 +84,9 @@ class View:
     source: Value
     map: BitMap
 
+    def inputs(self) -> Sequence[Value]:
+        return (self.source,)
+
     def at(self, loop: Loop, value: Value, index: BitMap) -> str:
         return loop.value(self.source, self.map.after(index))
 
@@ -86,9 +99,13 @@ class Join:
     choice: int
     map: BitMap
 
+    def inputs(self) -> Sequence[Value]:
+        return self.sources
+
     def at(self, loop: Loop, value: Value, index: BitMap) -> str:
         a, b = (loop.value(s, self.map.after(index)) for s in self.sources)
-        bit = loop.register(BitMap(tuple((x >> self.choice) & 1 for x in index.bases), (index.const >> self.choice) & 1))
+        chosen = BitMap(tuple((x >> self.choice) & 1 for x in index.bases), (index.const >> self.choice) & 1)
+        bit = loop.register(chosen)
         return f"({bit} ? {b} : {a})"
 
 
@@ -98,6 +115,9 @@ class Recomputed:
 
     op: Op
     cost: int
+
+    def inputs(self) -> Sequence[Value]:
+        return self.op.operands
 
     def at(self, loop: Loop, value: Value, index: BitMap) -> str:
         args = [loop.value(o, index) for o in self.op.operands]
@@ -193,7 +213,7 @@ def _run(variable: str, first: int, length: int, base: int, width: int) -> str:
     if first + length == width:
         term = variable if first == 0 else f"({variable} >> {first})"
     else:
-        term = f"({variable} & {(1 << length) - 1})" if first == 0 else f"(({variable} >> {first}) & {(1 << length) - 1})"
+        term = f"({variable if first == 0 else f'({variable} >> {first})'} & {(1 << length) - 1})"
     return term if to == 0 else f"({term} << {to})"
 
 
@@ -367,7 +387,8 @@ class Emitter:
         """Print one loop with as many of ``ops`` as fit; return the others."""
         chosen, left = self._choose(ops)
         members = set(chosen)
-        kept = {op.result: self.declare(op.result.element, self.registers(op)) for op in chosen if self._leaves(op, members)}
+        leaving = [op for op in chosen if any(self._used_outside(r, members) for r in op.results)]
+        kept = {op.result: self.declare(op.result.element, self.registers(op)) for op in leaving}
         with self.loop(self.registers(chosen[0])) as loop:
             for op in chosen:
                 name = self.print_element(loop, op)
@@ -421,19 +442,13 @@ class Emitter:
         if value in waiting:
             return [(value, layouts.identity(self.layout(value).registers))]
         e = self.tensors[value]
-        if isinstance(e, Recomputed):
-            return [s for operand in e.op.operands for s in self.sources(operand, waiting)]
-        if isinstance(e, View):
-            return [(leaf, index.after(e.map)) for leaf, index in self.sources(e.source, waiting)]
-        if isinstance(e, Join):
-            return [(leaf, index.after(e.map)) for s in e.sources for leaf, index in self.sources(s, waiting)]
-        return []
-
-    def _leaves(self, op: Op, members: set[Op]) -> bool:
-        """Whether the op's result is used outside the loop of ``members``."""
-        return any(self._used_outside(r, members) for r in op.results)
+        found = [s for v in e.inputs() for s in self.sources(v, waiting)]
+        if isinstance(e, (View, Join)):
+            return [(leaf, index.after(e.map)) for leaf, index in found]
+        return found
 
     def _used_outside(self, value: Value, members: set[Op]) -> bool:
+        """Whether any op that is not of the loop of ``members`` needs the value."""
         for user in self.users[value]:
             if user in members:
                 continue

@@ -13,7 +13,7 @@ registers stride over them: a compiler that vectorises across lanes then sees un
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -40,7 +40,7 @@ class Layout:
     def registers(self) -> int:
         return 1 << len(self.reg)
 
-    def map(self, fn) -> Layout:  # noqa: ANN001
+    def map(self, fn: Callable[[int], int]) -> Layout:
         """The layout with ``fn`` (a linear map of offsets) applied to every basis."""
         return Layout(*(tuple(map(fn, bases)) for bases in (self.reg, self.lane, self.warp)))
 

@@ -91,7 +91,7 @@ OTHER_FUNCTIONS: dict[str, dict[tuple[str, ...], tuple[str, str]]] = {
     "clz": {("int32",): ("(int)clz({0})", "int32"), ("int64",): ("(int)clz({0})", "int32")},
     "double_as_longlong": {("fp64",): ("as_long({0})", "int64")},
     "erfinv": {("fp32",): ("ax_erfinv_f32({0})", "fp32"), ("fp64",): ("ax_erfinv_f64({0})", "fp64")},
-    "ffs": {("int32",): ("({0} ? (int)ctz({0}) + 1 : 0)", "int32"), ("int64",): ("({0} ? (int)ctz({0}) + 1 : 0)", "int32")},
+    "ffs": {(t,): ("({0} ? (int)ctz({0}) + 1 : 0)", "int32") for t in ("int32", "int64")},
     "finitef": {("fp32",): ("(int)isfinite({0})", "int32")},
     "float_as_int": {("fp32",): ("as_int({0})", "int32")},
     "float_as_uint": {("fp32",): ("(int)as_uint({0})", "uint32")},

@@ -125,5 +125,3 @@ def launch_type(signature: str) -> str:
 def prelude(dialect: str) -> str:
     folder = resources.files("anyxpu.triton") / "prelude"
     return "".join((folder / f"{name}.cl").read_text() for name in (dialect, "common", "math"))
-
-

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from anyxpu.errors import UnsupportedOperation
 from anyxpu.triton import tables
-from anyxpu.triton.emit import ELEMENT_PRINTERS, Emitter, Handler, Loop
+from anyxpu.triton.emit import ELEMENT_PRINTERS, Array, Emitter, Handler, Loop
 from anyxpu.triton.ir import Op, Pointer, Scalar, Type
 from anyxpu.triton.layout import Layout
 
@@ -138,19 +138,19 @@ def _atomic(e: Emitter, op: Op) -> None:
         e.line(f"{guard}{target} = {_atomic_expression(op, args[:values])};")
     e.tensors[op.result] = out
     if owners and e.users[op.result]:
-        _share(e, op, layout, out.element)
+        _share(e, op, layout, out)
 
 
-def _share(e: Emitter, op: Op, layout: Layout, element) -> None:  # noqa: ANN001
+def _share(e: Emitter, op: Op, layout: Layout, out: Array) -> None:
     """Give the copies of each element what its owner got."""
     assert op.result.is_tensor
     s = e.local(op.result.element, op.result.type.size)  # type: ignore[union-attr]
     owners = " && ".join(owner_conditions(layout))
     with e.loop(layout.registers) as loop:
-        e.line(f"if ({owners}) {s}[{loop.offset(layout)}] = {element(loop.counter)};")
+        e.line(f"if ({owners}) {s}[{loop.offset(layout)}] = {out.element(loop.counter)};")
     e.barrier()
     with e.loop(layout.registers) as loop:
-        e.line(f"{element(loop.counter)} = {s}[{loop.offset(layout)}];")
+        e.line(f"{out.element(loop.counter)} = {s}[{loop.offset(layout)}];")
     e.barrier()
 
 

@@ -36,8 +36,8 @@ def exchange(e: Emitter, source: Value, wanted: Layout, const: int = 0) -> Array
     s = spill(e, source)
     out = e.declare(source.element, wanted.registers)
     with e.loop(wanted.registers) as loop:
-        offset = loop.offset(wanted)
-        e.line(f"{out.element(loop.counter)} = {unspilled(source, f'{s}[{offset} ^ {const}]' if const else f'{s}[{offset}]')};")
+        place = loop.offset(wanted) + (f" ^ {const}" if const else "")
+        e.line(f"{out.element(loop.counter)} = {unspilled(source, f'{s}[{place}]')};")
     e.barrier()
     return out
 
@@ -132,7 +132,8 @@ def _join(e: Emitter, op: Op) -> None:
     rest = wanted.map(lambda b: b >> 1)
     elsewhere = any(b & 1 for b in (*wanted.lane, *wanted.warp))
     maps = [layouts.register_map(e.layout(o), rest) for o in op.operands]
-    if len(choosers) == 1 and wanted.reg[choosers[0]] == 1 and not elsewhere and maps[0] is not None and maps[0] == maps[1]:
+    in_registers = len(choosers) == 1 and wanted.reg[choosers[0]] == 1 and not elsewhere
+    if in_registers and maps[0] is not None and maps[0] == maps[1]:
         e.tensors[op.result] = Join((op.operands[0], op.operands[1]), choosers[0], maps[0])
         return
     _interleave(e, op, [lambda offset: f"2 * {offset}", lambda offset: f"2 * {offset} + 1"])
@@ -173,17 +174,15 @@ def _gather(e: Emitter, op: Op) -> None:
     s = spill(e, source)
     stride = layouts.strides(shape)[axis]
     layout = e.layout(op.result)
-    others = layout.map(lambda b: _reshaped(b & ~axis_bits(axis, tensor_type(index).shape), tensor_type(index).shape, shape))
+    index_shape = tensor_type(index).shape
+    along_axis = axis_bits(axis, index_shape)
+    others = layout.map(lambda b: flat(unflat(b & ~along_axis, index_shape), shape))
     out = e.declare(op.result.element, layout.registers)
     with e.loop(layout.registers) as loop:
         along = f"(({loop.value(index)} & {shape[axis] - 1}) * {stride})"
         e.line(f"{out.element(loop.counter)} = {unspilled(source, f'{s}[{loop.offset(others)} + {along}]')};")
     e.barrier()
     e.tensors[op.result] = out
-
-
-def _reshaped(offset: int, shape: tuple[int, ...], target: tuple[int, ...]) -> int:
-    return flat(unflat(offset, shape), target)
 
 
 def _histogram(e: Emitter, op: Op) -> None:

@@ -91,7 +91,8 @@ class _Parser:
         line = self.text.count("\n", 0, self.pos) + 1
         start = self.text.rfind("\n", 0, self.pos) + 1
         end = self.text.find("\n", self.pos)
-        return ParseError(f"TTGIR line {line}, column {self.pos - start + 1}: {message}: {self.text[start:end].strip()}")
+        where = f"TTGIR line {line}, column {self.pos - start + 1}"
+        return ParseError(f"{where}: {message}: {self.text[start:end].strip()}")
 
     def list_of(self, item: Callable[[], Any], close: str) -> list[Any]:
         """Items between commas up to ``close``, which is consumed."""

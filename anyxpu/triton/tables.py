@@ -336,7 +336,8 @@ def _divide(symbol: str, signed: bool) -> Printer:
         t = _element(op)
         c = register_type(t)
         if is_literal(a[1]) and a[1].strip("()l") not in ("0", "-1"):
-            return f"({c})({a[0]} {symbol} {a[1]})" if signed else f"({c})(({UNSIGNED[c]}){a[0]} {symbol} ({UNSIGNED[c]}){a[1]})"
+            u = "" if signed else f"({UNSIGNED[c]})"
+            return f"({c})({u}{a[0]} {symbol} {u}{a[1]})"
         function = f"ax_{'div' if symbol == '/' else 'rem'}_{'' if signed else 'u'}{t}"
         return f"({c}){function}({a[0]}, {a[1]})"
 
