@@ -7,7 +7,8 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from triton_support import launch
+
+from tests.triton_support import launch
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 INTEGERS = [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8]
