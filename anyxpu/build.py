@@ -9,6 +9,7 @@ from __future__ import annotations
 import concurrent.futures
 import importlib.metadata
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,8 @@ SHIM_MODULE = "anyxpu_shim"
 DRIVERS = ("sycl", "null")
 
 _COMMON_FLAGS = ("-std=c++20", "-fPIC", "-O2", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter")
+# Messages name our files as anyxpu/…, wherever the package lies.
+_OWN_HEADERS = (f"-I{PACKAGE}", f"-ffile-prefix-map={PACKAGE}=anyxpu")
 
 Report = Callable[[str], None]
 
@@ -41,6 +44,8 @@ class Library:
     sources: tuple[Path, ...]
     headers: tuple[Path, ...]
     compile_flags: tuple[str, ...]
+    include_flags: tuple[str, ...]
+    """Where headers lie. Only paths: ``versions`` says what they hold, so another environment's objects serve too."""
     link_flags: tuple[str, ...]
     versions: tuple[str, ...]
 
@@ -73,10 +78,12 @@ def shim() -> Library:
             f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
             f"-DTORCH_EXTENSION_NAME={SHIM_MODULE}",
             "-DTORCH_API_INCLUDE_EXTENSION_H",
+        ),
+        include_flags=(
             f"-isystem{include}",
             f"-isystem{include / 'torch/csrc/api/include'}",
             f"-isystem{sysconfig.get_paths()['include']}",
-            f"-I{PACKAGE}",
+            *_OWN_HEADERS,
         ),
         link_flags=(
             f"-L{root / 'lib'}",
@@ -115,7 +122,8 @@ def driver(name: str) -> Library:
     sources = _package_files(f"drivers/{name}/*.cpp")
     if not sources:
         raise BuildError(f"anyxpu has no driver named {name!r}; ANYXPU_DRIVER may be one of {', '.join(DRIVERS)}.")
-    compile_flags: tuple[str, ...] = (*_COMMON_FLAGS, f"-I{PACKAGE}")
+    compile_flags: tuple[str, ...] = _COMMON_FLAGS
+    include_flags: tuple[str, ...] = _OWN_HEADERS
     link_flags: tuple[str, ...] = ()
     versions: tuple[str, ...] = ()
     if name == "sycl":
@@ -125,10 +133,11 @@ def driver(name: str) -> Library:
                 "The SYCL runtime is not installed beside this Python. Install it: "
                 "pip install intel-sycl-rt intel-opencl-rt"
             )
-        compile_flags += (f"-isystem{prefix / 'include'}", "-DCL_TARGET_OPENCL_VERSION=300")
+        compile_flags += ("-DCL_TARGET_OPENCL_VERSION=300",)
+        include_flags += (f"-isystem{prefix / 'include'}",)
         link_flags += (f"-L{prefix / 'lib'}", f"-Wl,--disable-new-dtags,-rpath,{prefix / 'lib'}", "-lsycl", "-lOpenCL")
-        versions += (os.path.realpath(prefix / "lib/libsycl.so"),)
-    return Library(f"anyxpu_{name}", sources, headers, compile_flags, link_flags, versions)
+        versions += (importlib.metadata.version("intel-sycl-rt"),)
+    return Library(f"anyxpu_{name}", sources, headers, compile_flags, include_flags, link_flags, versions)
 
 
 def compiler() -> str:
@@ -164,17 +173,31 @@ def build(library: Library, report: Report | None = None) -> Path:
     return target
 
 
+def _texts(source: Path) -> list[bytes]:
+    """The source and those of our own headers that it includes, directly or not."""
+    seen: dict[Path, bytes] = {}
+    waiting = [source]
+    while waiting:
+        path = waiting.pop()
+        if path in seen:
+            continue
+        seen[path] = path.read_bytes()
+        for name in re.findall(rb'^\s*#include "([^"]+)"', seen[path], re.MULTILINE):
+            waiting += [p for p in (PACKAGE / name.decode(), path.parent / name.decode()) if p.exists()]
+    return [seen[path] for path in sorted(seen)]
+
+
 def _compile(cxx: str, library: Library, report: Report) -> list[Path]:
     """Compile every source; an object is kept by the digest of all that goes into it."""
-    headers = b"".join(p.read_bytes() for p in library.headers)
     objects = cache_dir("build", "objects")
 
     def one(source: Path) -> Path:
-        key = digest(cxx, *library.compile_flags, *library.versions, headers, source.read_bytes())[:20]
+        key = digest(cxx, *library.compile_flags, *library.versions, *_texts(source))[:20]
         out = objects / f"{library.name}-{source.stem}-{key}.o"
         if not out.exists():
             temporary = out.with_suffix(f".{os.getpid()}.tmp")
-            _run([cxx, *library.compile_flags, "-c", str(source), "-o", str(temporary)], f"compile {source.name}")
+            command = [cxx, *library.compile_flags, *library.include_flags, "-c", str(source), "-o", str(temporary)]
+            _run(command, f"compile {source.name}")
             os.replace(temporary, out)
             report(source.name)
         return out

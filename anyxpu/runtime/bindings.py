@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from anyxpu.runtime import memory
 from anyxpu.runtime.graphs import GRAPH_BINDINGS
 from anyxpu.runtime.streams import XpuEventBase, XpuStreamBase
 from anyxpu.shim import lib
@@ -27,14 +28,6 @@ def _xpu_set_stream(stream_id: int, device_index: int, device_type: int) -> None
 def _xpu_arch_flags() -> str:
     """Nothing is compiled ahead of time: kernels are made for the device that is there."""
     return ""
-
-
-def _memory_bindings() -> dict:
-    try:
-        from anyxpu.runtime import memory
-    except ImportError:
-        return {}
-    return memory.bindings()
 
 
 def table() -> dict[str, Callable[..., Any] | type]:
@@ -58,6 +51,6 @@ def table() -> dict[str, Callable[..., Any] | type]:
         "_XpuDeviceProperties": shim._XpuDeviceProperties,
         "_XpuStreamBase": XpuStreamBase,
         "_XpuEventBase": XpuEventBase,
-        **_memory_bindings(),
+        **memory.bindings(),
         **GRAPH_BINDINGS,
     }

@@ -58,6 +58,7 @@ def _install() -> None:
     lib().set_driver_resolver(choose_driver)
     for name, value in bindings.table().items():
         setattr(torch._C, name, value)
+    torch._C._dynamo.guards._empty_strided_xpu = lib().empty_strided_xpu  # compiled out of a stock wheel
     torch._C._has_xpu = True  # type: ignore[misc]
     # These modules chose their dummies when torch was imported; let them choose again. Leaves first: torch.xpu
     # takes names from its submodules.
@@ -72,9 +73,7 @@ def _install() -> None:
 def _register_upper_rooms() -> None:
     """Let the rooms above put in what they have for torch, by name: runtime itself does not depend on them."""
     for room in ("anyxpu.ops", "anyxpu.inductor"):
-        register = getattr(importlib.import_module(room), "register", None)
-        if register:
-            register()
+        importlib.import_module(room).register()
 
 
 def choose_driver() -> tuple[str, int]:

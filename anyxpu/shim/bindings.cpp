@@ -183,7 +183,8 @@ void bind_runtime(py::module_& m) {
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   anyxpu::bind_runtime(m);
-  if (anyxpu::bind_memory) anyxpu::bind_memory(m);
-  if (anyxpu::bind_launch) anyxpu::bind_launch(m);
-  if (anyxpu::bind_ops) anyxpu::bind_ops(m);
+  anyxpu::bind_memory(m);
+  anyxpu::bind_launch(m);
+  anyxpu::bind_ops(m);
+  anyxpu::bind_inductor_factory(m);
 }

@@ -6,8 +6,9 @@
 namespace anyxpu {
 
 void bind_runtime(pybind11::module_& m);  // driver, devices, streams, generators
-__attribute__((weak)) void bind_memory(pybind11::module_& m);   // allocator, pinned memory
-__attribute__((weak)) void bind_launch(pybind11::module_& m);   // modules, kernels, launchers
-__attribute__((weak)) void bind_ops(pybind11::module_& m);      // structural operators, host fallback
+void bind_memory(pybind11::module_& m);   // allocator, pinned memory
+void bind_launch(pybind11::module_& m);   // modules, kernels, launchers
+void bind_ops(pybind11::module_& m);      // structural operators, host fallback
+void bind_inductor_factory(pybind11::module_& m);  // empty_strided_xpu
 
 }  // namespace anyxpu

@@ -1,13 +1,8 @@
 // What ATen asks of an accelerator.
 #include <ATen/detail/XPUHooksInterface.h>
 
-#if __has_include("shim/allocator.h")
 #include "shim/allocator.h"
 #include "shim/pinned.h"
-#else
-#include <c10/core/CachingDeviceAllocator.h>
-namespace anyxpu { inline void record_stream(const c10::DataPtr&, c10::Stream){} inline std::optional<c10::DeviceIndex> device_of(const void*){return std::nullopt;} inline bool is_pinned_ptr(const void*){return false;} inline c10::Allocator* pinned_allocator(){return nullptr;} }
-#endif
 #include "shim/runtime.h"
 
 namespace anyxpu {
