@@ -96,14 +96,13 @@ void find_devices(int wanted) {
   auto& devices = state().devices;
   if (wanted > 0) {
     for (int i = 0; i < wanted; ++i)
-      devices.push_back(make_device(found[0], sycl::context(found[0], keep_asynchronous_errors), i, wanted));
+      devices.push_back(make_device(found[0], sycl::context(found[0]), i, wanted));
     return;
   }
   // GPUs share one context, as peer copies between them need.
-  const sycl::context context(found[0].is_gpu() ? found : std::vector<sycl::device>{found[0]},
-                              keep_asynchronous_errors);
-  const size_t count = found[0].is_gpu() ? found.size() : 1;
-  for (size_t i = 0; i < count; ++i) devices.push_back(make_device(found[i], context, static_cast<int>(i), 1));
+  if (!found[0].is_gpu()) found.resize(1);
+  const sycl::context context(found);
+  for (size_t i = 0; i < found.size(); ++i) devices.push_back(make_device(found[i], context, static_cast<int>(i), 1));
 }
 
 // --- properties ---------------------------------------------------------------------------------------------
