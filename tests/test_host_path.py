@@ -273,7 +273,7 @@ def test_sparse_and_quantised_are_refused_clearly():
         lambda: torch.quantize_per_tensor(a, 0.1, 0, torch.qint8),
         lambda: torch.empty(3, device=DEVICE, layout=torch.sparse_coo),
     ):
-        with pytest.raises(NotImplementedError, match="xpu|XPU"):
+        with pytest.raises(NotImplementedError, match=r"xpu|XPU"):
             function()
 
 

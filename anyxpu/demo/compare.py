@@ -46,7 +46,7 @@ def counters() -> dict[str, dict[str, int]]:
     """A snapshot of :func:`anyxpu.ops.counters`."""
     from anyxpu import ops
 
-    snapshot: Any = getattr(ops, "counters", dict)()
+    snapshot: Any = ops.counters()
     return {operator: dict(ways) for operator, ways in snapshot.items()}
 
 

@@ -1,0 +1,78 @@
+"""What in-tree Inductor lacks for these devices: a few changes made to its modules right after they are imported.
+
+Nothing of Inductor is imported here. :func:`register` leaves a finder on ``sys.meta_path`` that waits for the modules
+named in :data:`_CHANGES`.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+
+Change = Callable[[ModuleType], None]
+
+
+def _decompositions(module: ModuleType) -> None:
+    from anyxpu.inductor import decompositions
+
+    decompositions.apply(module)
+
+
+def _static_launcher(module: ModuleType) -> None:
+    import torch
+
+    from anyxpu.triton.static_launch import StaticXpuLauncher
+
+    torch._C._StaticXpuLauncher = StaticXpuLauncher  # type: ignore[attr-defined]
+
+
+# module -> what is done to it once it has been imported
+_CHANGES: dict[str, Change] = {
+    "torch._inductor.decomposition": _decompositions,
+    "torch._inductor.runtime.static_triton_launcher": _static_launcher,
+}
+
+
+class _Loader(importlib.abc.Loader):
+    """The module's own loader, followed by the change."""
+
+    def __init__(self, loader: importlib.abc.Loader, change: Change) -> None:
+        self.loader, self.change = loader, change
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self.loader.exec_module(module)
+        self.change(module)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.loader, name)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        change = _CHANGES.get(fullname)
+        if change is None:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, change)  # type: ignore[arg-type]
+        return spec
+
+
+def register() -> None:
+    """Arrange for the changes; a module that is already imported is changed at once. Calling it again does nothing."""
+    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        return
+    sys.meta_path.insert(0, _Finder())
+    for name, change in _CHANGES.items():
+        module = sys.modules.get(name)
+        if module is not None:
+            change(module)

@@ -66,14 +66,15 @@ def _install() -> None:
     from anyxpu.runtime import telemetry
 
     telemetry.install()
-    _register_operators()
+    _register_upper_rooms()
 
 
-def _register_operators() -> None:
-    """Ask the room above for its operators, by name: runtime itself does not depend on ops."""
-    register = getattr(importlib.import_module("anyxpu.ops"), "register", None)
-    if register:
-        register()
+def _register_upper_rooms() -> None:
+    """Let the rooms above put in what they have for torch, by name: runtime itself does not depend on them."""
+    for room in ("anyxpu.ops", "anyxpu.inductor"):
+        register = getattr(importlib.import_module(room), "register", None)
+        if register:
+            register()
 
 
 def choose_driver() -> tuple[str, int]:

@@ -1,0 +1,262 @@
+"""Reductions and scans: within a lane's registers, then across lanes by sub-group shuffles, then across warps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anyxpu.triton import layout as layouts
+from anyxpu.triton import tables
+from anyxpu.triton.emit import Array, Emitter, Handler, bit_expression
+from anyxpu.triton.ir import Op, Tensor, Value
+from anyxpu.triton.layout import BitMap, Layout, axis_bits, flat, unflat
+from anyxpu.triton.move import exchange, move, tensor_type
+
+# Combine functions of one such op give bitwise the same whichever operand comes first.
+_COMMUTATIVE = frozenset(
+    f"arith.{name}"
+    for group in (
+        ("addf", "mulf", "maxnumf", "minnumf", "maximumf", "minimumf"),
+        ("addi", "muli", "andi", "ori", "xori", "maxsi", "minsi", "maxui", "minui"),
+    )
+    for name in group
+)
+
+
+class _Axis:
+    """The operands of a reduction or scan, in a layout whose bases lie either along the axis or across it."""
+
+    def __init__(self, e: Emitter, op: Op) -> None:
+        self.e, self.region = e, op.regions[0]
+        self.axis = int(op.attrs["axis"])
+        self.shape = tensor_type(op.operands[0]).shape
+        self.mask = axis_bits(self.axis, self.shape)
+        e.flush()
+        self.values = list(op.operands)
+        self.layout = e.layout(self.values[0])
+        bases = (*self.layout.reg, *self.layout.lane, *self.layout.warp)
+        if any(b & self.mask and b & ~self.mask for b in bases):
+            self.use(self.canonical())
+        body = self.region.entry.ops
+        self.commutative = len(body) == 2 and body[0].name in _COMMUTATIVE
+
+    def canonical(self) -> Layout:
+        order = [self.axis, *(d for d in reversed(range(len(self.shape))) if d != self.axis)]
+        return layouts.canonical(self.shape, self.e.lanes, self.e.warps, order)
+
+    def use(self, layout: Layout) -> None:
+        """Move the operands to another layout."""
+        self.layout = layout
+        moved = []
+        for v in self.values:
+            new = Value(v.name, v.type)
+            self.e.tensors[new] = exchange(self.e, v, layout)
+            self.e.layouts[new] = layout
+            moved.append(new)
+        self.values = moved
+
+    def along(self, bases: Sequence[int]) -> list[int]:
+        """Which bits of the registers, lanes or warps go along the axis."""
+        return [i for i, b in enumerate(bases) if b & self.mask]
+
+    def across(self, bases: Sequence[int]) -> list[int]:
+        return [i for i, b in enumerate(bases) if not b & self.mask]
+
+    def combine(self, first: Sequence[str], second: Sequence[str]) -> list[str]:
+        return self.e.inline(self.region, [*first, *second])
+
+    def set(self, arrays: Sequence[Array], index: str, values: Sequence[str]) -> None:
+        for a, v in zip(arrays, values, strict=True):
+            self.e.line(f"{a.element(index)} = {v};")
+
+    def hold(self, expressions: Sequence[str]) -> list[str]:
+        """The expressions in variables, so that they are computed once."""
+        types = [tables.storage_type(v.element) for v in self.values]
+        return [self.e.variable(c, x) for c, x in zip(types, expressions, strict=True)]
+
+
+# --- reduce
+
+
+def _reduce(e: Emitter, op: Op) -> None:
+    a = _Axis(e, op)
+    totals = _reduce_registers(a)
+    _reduce_lanes(a, totals)
+    _reduce_warps(a, totals)
+    left = _without_axis(a)
+    for result, total in zip(op.results, totals, strict=True):
+        if not isinstance(result.type, Tensor):
+            e.scalars[result] = total.name
+            continue
+        held = Value(result.name, result.type)
+        e.tensors[held], e.layouts[held] = total, left
+        move(e, result, held, e.layout(result))
+
+
+def _without_axis(a: _Axis) -> Layout:
+    """What is left of the layout when the axis is gone: lanes along it hold copies."""
+    rest = tuple(s for i, s in enumerate(a.shape) if i != a.axis)
+
+    def drop(offset: int) -> int:
+        return flat([c for i, c in enumerate(unflat(offset, a.shape)) if i != a.axis], rest)
+
+    left = a.layout.map(drop)
+    return Layout(tuple(left.reg[i] for i in a.across(a.layout.reg)), left.lane, left.warp)
+
+
+def _reduce_registers(a: _Axis) -> list[Array]:
+    """Pairwise over the registers along the axis: short dependence chains, and small rounding errors."""
+    e = a.e
+    across, along = a.across(a.layout.reg), a.along(a.layout.reg)
+    kept = 1 << len(across)
+    totals = [e.declare(v.element, kept) for v in a.values]
+    if not along:
+        with e.loop(kept) as loop:
+            a.set(totals, loop.counter, [loop.value(v) for v in a.values])
+        return totals
+    *lower, top = along
+    bases = BitMap(tuple(1 << i for i in (*across, *lower)))
+    count = kept << len(lower)
+    partial = totals if not lower else [e.declare(v.element, count) for v in a.values]
+    with e.loop(count) as loop:
+        low = [loop.value(v, bases) for v in a.values]
+        high = [loop.value(v, BitMap(bases.bases, 1 << top)) for v in a.values]
+        a.set(partial, loop.counter, a.combine(low, high))
+    if not lower:
+        return totals
+    h, i = e.fresh("h"), e.fresh("k")
+    halving = e.braces(f"for (int {h} = {count // 2}; {h} >= {kept}; {h} >>= 1)")
+    with halving, e.braces(f"for (int {i} = 0; {i} < {h}; ++{i})"):
+        low = a.hold([p.element(i) for p in partial])
+        high = a.hold([p.element(f"{i} + {h}") for p in partial])
+        a.set(partial, i, a.combine(low, high))
+    with e.loop(kept) as loop:
+        index = loop.counter if kept > 1 else "0"
+        a.set(totals, loop.counter, [p.element(index) for p in partial])
+    return totals
+
+
+def _reduce_lanes(a: _Axis, totals: list[Array]) -> None:
+    e = a.e
+    bits = a.along(a.layout.lane)
+    if not bits:
+        return
+    with e.loop(totals[0].registers) as loop:
+        mine = a.hold([t.element(loop.counter) for t in totals])
+        for bit in bits:
+            other = a.hold([f"sub_group_shuffle_xor({m}, {1 << bit})" for m in mine])
+            first, second = mine, other
+            if not a.commutative:  # every lane must combine in the same order, to get the same bits
+                upper = f"(lane & {1 << bit})"
+                first = a.hold([f"{upper} ? {o} : {m}" for m, o in zip(mine, other, strict=True)])
+                second = a.hold([f"{upper} ? {m} : {o}" for m, o in zip(mine, other, strict=True)])
+            mine = a.hold(a.combine(first, second))
+        a.set(totals, loop.counter, mine)
+
+
+def _reduce_warps(a: _Axis, totals: list[Array]) -> None:
+    """Each warp leaves its partial results in local memory; all read and combine them in the same order."""
+    e = a.e
+    bits = a.along(a.layout.warp)
+    if not bits:
+        return
+    kept = totals[0].registers
+    # Where register k of the lane is kept for a warp.
+    place = "({k} * {warps} + {warp}) * {lanes} + lane"
+    base = f"(warp & {~sum(1 << b for b in bits) & (e.warps - 1)})"
+    for_warp = e.fresh("w")
+    along = [1 << b for b in bits]
+    slots = kept * e.warps * e.lanes
+    pointers = e.locals([v.element for v in a.values], slots)
+    with e.loop(kept) as loop:
+        k = loop.counter if kept > 1 else "0"
+        for p, t in zip(pointers, totals, strict=True):
+            slot = place.format(k=k, warp="warp", warps=e.warps, lanes=e.lanes)
+            e.line(f"{p}[{slot}] = {t.element(k)};")
+    e.barrier()
+    with e.loop(kept) as loop:
+        k = loop.counter if kept > 1 else "0"
+
+        def read(warp: str) -> list[str]:
+            slot = place.format(k=k, warp=warp, warps=e.warps, lanes=e.lanes)
+            return [f"{p}[{slot}]" for p in pointers]
+
+        mine = a.hold(read(base))
+        with e.braces(f"for (int {for_warp} = 1; {for_warp} < {1 << len(bits)}; ++{for_warp})"):
+            other = a.hold(read(f"({base} | {bit_expression(for_warp, along)})"))
+            for name, value in zip(mine, a.hold(a.combine(mine, other)), strict=True):
+                e.line(f"{name} = {value};")
+        a.set(totals, loop.counter, mine)
+    e.barrier()
+
+
+# --- scan
+
+
+def _scan(e: Emitter, op: Op) -> None:
+    a = _Axis(e, op)
+    if not _scannable(a):
+        a.use(a.canonical())
+    reverse = bool(op.attrs.get("reverse"))
+    out = _scan_lanes(a, reverse)
+    _scan_registers(a, out, reverse)
+    for result, array in zip(op.results, out, strict=True):
+        held = Value(result.name, result.type)
+        e.tensors[held], e.layouts[held] = array, a.layout
+        move(e, result, held, e.layout(result))
+
+
+def _scannable(a: _Axis) -> bool:
+    """Lanes must be the inner part of the axis and registers the outer; warps have no part in it."""
+    lanes = [b for b in a.layout.lane if b & a.mask]
+    registers = [b for b in a.layout.reg if b & a.mask]
+    in_order = lanes == sorted(lanes)
+    return in_order and not a.along(a.layout.warp) and (not lanes or not registers or max(lanes) < min(registers))
+
+
+def _scan_lanes(a: _Axis, reverse: bool) -> list[Array]:
+    """Sklansky's scan over the lanes, one shuffle a bit, for every register by itself."""
+    e = a.e
+    count = a.layout.registers
+    out = [e.declare(v.element, count) for v in a.values]
+    bits = a.along(a.layout.lane)
+    with e.loop(count) as loop:
+        mine = a.hold([loop.value(v) for v in a.values])
+        lower = 0
+        for bit in (1 << b for b in bits):
+            # A lane in the later half of its group takes in the total of the earlier half, held by its last lane.
+            source = f"(lane & {~(bit | lower) & (e.lanes - 1)}) | {bit if reverse else lower}"
+            total = a.hold([f"sub_group_shuffle({m}, {source})" for m in mine])
+            both = a.hold(a.combine(total, mine))
+            later = f"(lane & {bit}) {'=' if reverse else '!'}= 0"
+            mine = a.hold([f"({later}) ? {b} : {m}" for b, m in zip(both, mine, strict=True)])
+            lower |= bit
+        a.set(out, loop.counter, mine)
+    return out
+
+
+def _scan_registers(a: _Axis, out: list[Array], reverse: bool) -> None:
+    """Carry each register's total into the next one along the axis."""
+    e = a.e
+    along = sorted(a.along(a.layout.reg), key=lambda i: a.layout.reg[i])
+    across = a.across(a.layout.reg)
+    if not along:
+        return
+    n = 1 << len(along)
+    lanes = sum(1 << b for b in a.along(a.layout.lane))
+    last = f"(lane & {~lanes & (e.lanes - 1)})" + ("" if reverse or not lanes else f" | {lanes}")
+    i = e.fresh("k")
+    head = f"for (int {i} = {n - 2}; {i} >= 0; --{i})" if reverse else f"for (int {i} = 1; {i} < {n}; ++{i})"
+    with e.loop(1 << len(across)) as loop:
+        rest = bit_expression(loop.counter, [1 << b for b in across])
+        with e.braces(head):
+            bases = [1 << b for b in along]
+            here = e.variable("int", f"{bit_expression(i, bases)} + {rest}")
+            step = e.variable("int", f"{i} {'+' if reverse else '-'} 1")
+            before = e.variable("int", f"{bit_expression(step, bases)} + {rest}")
+            totals = [o.element(before) for o in out]
+            carry = a.hold([f"sub_group_shuffle({t}, {last})" for t in totals] if lanes else totals)
+            mine = a.hold([o.element(here) for o in out])
+            a.set(out, here, a.combine(carry, mine))
+
+
+HANDLERS: dict[str, Handler] = {"tt.reduce": _reduce, "tt.scan": _scan}

@@ -1,0 +1,208 @@
+"""Triton's compiler plugin for target ``xpu``: TTIR → TTGIR → OpenCL C → the device's own code.
+
+The stages' names are the extensions of their files in Triton's cache, and the keys of ``kernel.asm``.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from triton._C.libtriton import ir, passes
+from triton.backends.compiler import BaseBackend, GPUTarget
+
+from anyxpu import __version__
+from anyxpu.cache import cache_dir, digest, write_file
+from anyxpu.errors import AnyxpuError, KernelError
+from anyxpu.triton import lower
+from anyxpu.triton.lower import WARP_SIZE
+
+# Inductor looks for an xpu kernel's binary under this name; on the CPU device it holds the CPU driver's own code.
+BINARY_EXT = "zebin"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a kernel is compiled with; every field is part of its cache key.
+
+    ``num_warps`` sub-groups of ``warp_size`` work-items make a work-group. On a CPU device one core runs a whole
+    work-group, so that more than one sub-group would only split its loops: there ``num_warps`` becomes 1 unless
+    ``keep_warps`` is set. ``num_stages``, ``num_ctas`` and the other fields of Triton's own backends are accepted.
+    """
+
+    num_warps: int = 4
+    num_ctas: int = 1
+    num_stages: int = 2
+    warp_size: int = 16
+    keep_warps: bool = False
+    maxnreg: int | None = None
+    enable_fp_fusion: bool = True
+    launch_cooperative_grid: bool = False
+    launch_pdl: bool = False
+    generate_native_code: bool = False
+    grf_mode: str = "default"
+    supported_fp8_dtypes: tuple[str, ...] = ("fp8e4nv", "fp8e5")
+    deprecated_fp8_dot_operand_dtypes: tuple[str, ...] = ()
+    default_dot_input_precision: str = "ieee"
+    allowed_dot_input_precisions: tuple[str, ...] = ("ieee", "tf32", "tf32x3", "bf16x3", "bf16x6")
+    max_num_imprecise_acc_default: int = 0
+    extern_libs: tuple[tuple[str, str], ...] = ()
+    debug: bool = False
+    backend_name: str = "intel"
+    arch: str = ""
+    sanitize_overflow: bool = False
+    instrumentation_mode: str = ""
+    ir_override: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_warps < 1 or self.num_warps & (self.num_warps - 1):
+            raise ValueError(f"num_warps must be a power of two, not {self.num_warps}")
+
+    def hash(self) -> str:
+        return hashlib.sha256(repr(sorted(vars(self).items())).encode()).hexdigest()
+
+
+_OPTION_NAMES = frozenset(f.name for f in fields(Options))
+
+
+def device_kind(target: GPUTarget) -> str:
+    """What the target's code runs on: ``cpu``, or an Intel GPU's short name (``bmg``, ``pvc``, …; ``gpu`` if unknown).
+
+    ``target.arch`` is a device's capability dictionary, or names a device: ``{"device": "cpu"}``.
+    """
+    arch = target.arch
+    if not isinstance(arch, dict):
+        return "cpu"
+    return str(arch.get("device") or arch.get("target") or arch.get("type") or "cpu")
+
+
+def _device_version(target: GPUTarget) -> str:
+    """What of the target changes the native code's bits."""
+    keys = ("name", "platform_name", "driver_version", "version", "architecture")
+    arch = target.arch if isinstance(target.arch, dict) else {}
+    return "-".join(str(arch.get(k, "")) for k in keys)
+
+
+@functools.lru_cache
+def _sources_digest() -> str:
+    """A digest of this compiler itself: another version's kernels must not be taken for its own."""
+    files = sorted(Path(__file__).parent.rglob("*"))
+    return digest(*(p.read_bytes() for p in files if p.suffix in (".py", ".cl")))[:16]
+
+
+class IntelBackend(BaseBackend):
+    """Compiles for Intel devices, and for whatever else an anyxpu driver answers for."""
+
+    binary_ext = BINARY_EXT
+
+    @staticmethod
+    def supports_target(target: GPUTarget) -> bool:
+        return target.backend == "xpu"
+
+    def hash(self) -> str:
+        return f"anyxpu-{__version__}-{_sources_digest()}-{device_kind(self.target)}-{_device_version(self.target)}"
+
+    def parse_options(self, opts: dict[str, Any]) -> Options:
+        values = {k: v for k, v in opts.items() if k in _OPTION_NAMES and v is not None}
+        values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        # Inductor passes 32 for want of a property to read; the sub-group's size is ours to choose.
+        values["warp_size"] = WARP_SIZE
+        values.setdefault("arch", device_kind(self.target))
+        if isinstance(values.get("extern_libs"), dict):
+            values["extern_libs"] = tuple(sorted(values["extern_libs"].items()))
+        if device_kind(self.target) == "cpu" and not values.get("keep_warps"):
+            values["num_warps"] = 1
+        return Options(**values)
+
+    def add_stages(self, stages: dict[str, Any], options: Options, language: Any = None) -> None:
+        stages["ttir"] = lambda src, metadata: self.make_ttir(src, metadata, options)
+        stages["ttgir"] = lambda src, metadata: self.make_ttgir(src, metadata, options)
+        stages["cl"] = lambda src, metadata: self.make_cl(src, metadata, options)
+        stages[BINARY_EXT] = lambda src, metadata: self.make_native(src, metadata, options)
+
+    def load_dialects(self, context: Any) -> None:
+        """Triton's own dialects are all that is needed."""
+
+    def get_module_map(self) -> dict[str, ModuleType]:
+        from anyxpu.triton import libdevice
+
+        return {"triton.language.extra.libdevice": libdevice}
+
+    def get_codegen_implementation(self, options: Options) -> dict[str, Any]:
+        return {"min_dot_size": lambda lhs, rhs: (1, 1, 1)}
+
+    def pack_metadata(self, metadata: Any) -> tuple[int, ...]:
+        return (metadata.num_warps, metadata.num_ctas, metadata.shared)
+
+    # --- stages
+
+    @staticmethod
+    def make_ttir(mod: Any, metadata: dict[str, Any], options: Options) -> Any:
+        pm = ir.pass_manager(mod.context)
+        pm.enable_debug()
+        passes.common.add_inliner(pm)
+        passes.ttir.add_rewrite_tensor_pointer(pm)
+        passes.ttir.add_rewrite_tensor_descriptor_to_pointer(pm)
+        passes.common.add_canonicalizer(pm)
+        passes.ttir.add_combine(pm)
+        passes.ttir.add_reorder_broadcast(pm)
+        passes.common.add_cse(pm)
+        passes.common.add_symbol_dce(pm)
+        passes.ttir.add_loop_unroll(pm)
+        pm.run(mod, "make_ttir")
+        return mod
+
+    @staticmethod
+    def make_ttgir(mod: Any, metadata: dict[str, Any], options: Options) -> Any:
+        pm = ir.pass_manager(mod.context)
+        pm.enable_debug()
+        passes.ttir.add_convert_to_ttgpuir(pm, "xpu", options.num_warps, options.warp_size, options.num_ctas)
+        passes.ttgpuir.add_coalesce(pm)
+        passes.ttgpuir.add_remove_layout_conversions(pm)
+        passes.ttgpuir.add_optimize_thread_locality(pm)
+        passes.ttgpuir.add_remove_layout_conversions(pm)
+        passes.ttgpuir.add_reduce_data_duplication(pm)
+        passes.ttgpuir.add_reorder_instructions(pm)
+        passes.ttir.add_triton_licm(pm)
+        passes.common.add_cse(pm)
+        passes.common.add_symbol_dce(pm)
+        passes.common.add_canonicalizer(pm)
+        pm.run(mod, "make_ttgir")
+        metadata["name"] = mod.get_entry_func_name()
+        return mod
+
+    def make_cl(self, mod: Any, metadata: dict[str, Any], options: Options) -> str:
+        text = mod.str_nodebug()
+        try:
+            rendered = lower.render(text, lower.dialect_of(device_kind(self.target)), options.enable_fp_fusion)
+        except AnyxpuError as error:
+            path = _keep(metadata, "ttgir", text)
+            error.args = (f"{error} (its TTGIR: {path})",)
+            raise
+        metadata["name"] = rendered.name
+        metadata["shared"] = rendered.shared_bytes
+        return rendered.text
+
+    def make_native(self, source: str, metadata: dict[str, Any], options: Options) -> bytes:
+        """Build the OpenCL C for the device; its log goes into the error, the source stays on disk."""
+        from anyxpu.triton import count_compilation
+        from anyxpu.triton.driver import native_code
+
+        dialect = lower.dialect_of(device_kind(self.target))
+        count_compilation(metadata["name"])
+        try:
+            return native_code(source, dialect.options)
+        except RuntimeError as error:
+            path = _keep(metadata, "cl", source)
+            raise KernelError(metadata["name"], path, f"the device's compiler refused it: {error}") from error
+
+
+def _keep(metadata: dict[str, Any], extension: str, text: str) -> str:
+    """Leave the source of a kernel that failed where its user can read it; the path."""
+    path = cache_dir("failed") / f"{str(metadata.get('name', 'kernel'))[:100]}-{digest(text)[:12]}.{extension}"
+    write_file(path, text.encode())
+    return str(path)

@@ -1,0 +1,196 @@
+"""Structured loops and branches (``scf``), basic blocks (``cf``), and what a function begins and ends with.
+
+Carried tensors live in private arrays that the body overwrites at its end. All of them change at once in MLIR, so
+what a yield reads is secured before anything is overwritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anyxpu.errors import UnsupportedOperation
+from anyxpu.triton import tables
+from anyxpu.triton.emit import Array, Emitter, Handler
+from anyxpu.triton.ir import Op, Region, Value
+
+
+def _declare(e: Emitter, value: Value) -> None:
+    if value.is_tensor:
+        e.tensors[value] = e.declare(value.element, e.layout(value).registers)
+    else:
+        e.scalars[value] = e.variable(tables.register_type(value.type))
+
+
+def _same(e: Emitter, target: Value, source: Value) -> bool:
+    if target.is_tensor:
+        return e.tensors.get(source) is e.tensors[target]
+    return e.scalars[source] == e.scalars[target]
+
+
+def assign(e: Emitter, targets: Sequence[Value], sources: Sequence[Value]) -> None:
+    """``targets = sources``, all at once; targets are declared variables and arrays."""
+    e.flush()
+    pairs = [(t, s) for t, s in zip(targets, sources, strict=True) if not _same(e, t, s)]
+    scalars = [(t, s) for t, s in pairs if not t.is_tensor]
+    tensors = [(t, s) for t, s in pairs if t.is_tensor]
+    # Tensors first: their recomputed sources may read the scalars that change below.
+    overwritten = {id(e.tensors[t]) for t, _ in tensors}
+    sources_now = [(t, _secured(e, s, overwritten, t)) for t, s in tensors]
+    by_count: dict[int, list[tuple[Value, Value]]] = {}
+    for t, s in sources_now:
+        by_count.setdefault(e.layout(t).registers, []).append((t, s))
+    for count, group in by_count.items():
+        with e.loop(count) as loop:
+            values = [loop.value(s) for _, s in group]
+            for (t, _), v in zip(group, values, strict=True):
+                array = e.tensors[t]
+                assert isinstance(array, Array)
+                e.line(f"{array.element(loop.counter)} = {v};")
+    held = [e.scalar(s) for _, s in scalars]
+    if len(scalars) > 1:
+        held = [e.variable(tables.register_type(s.type), h) for (_, s), h in zip(scalars, held, strict=True)]
+    for (t, _), h in zip(scalars, held, strict=True):
+        e.line(f"{e.scalar(t)} = {h};")
+
+
+def _secured(e: Emitter, source: Value, overwritten: set[int], target: Value) -> Value:
+    """``source``, or a copy of it where it reads an array that the assignment overwrites other than its own place."""
+    arrays = _arrays(e, source)
+    if not arrays & overwritten:
+        return source
+    copy = Value(source.name, source.type)
+    array = e.declare(source.element, e.layout(source).registers)
+    with e.loop(array.registers) as loop:
+        e.line(f"{array.element(loop.counter)} = {loop.value(source)};")
+    e.tensors[copy] = array
+    return copy
+
+
+def _arrays(e: Emitter, value: Value) -> set[int]:
+    """Identities of the arrays that computing ``value`` reads."""
+    if not value.is_tensor:
+        return set()
+    elements = e.tensors[value]
+    if isinstance(elements, Array):
+        return {id(elements)}
+    return set().union(*(_arrays(e, s) for s in elements.inputs()))
+
+
+def _body(e: Emitter, region: Region, targets: Sequence[Value]) -> None:
+    """A one-block region whose terminator's operands become ``targets``."""
+    if len(region.blocks) != 1:
+        raise UnsupportedOperation("a structured region with several blocks is not supported")
+    *ops, last = region.entry.ops
+    for op in ops:
+        e.op(op)
+    assign(e, targets, last.operands)
+
+
+def _for(e: Emitter, op: Op) -> None:
+    lower, upper, step, *initial = op.operands
+    counter, *carried = op.regions[0].entry.args
+    e.flush()
+    for value in carried:
+        _declare(e, value)
+    assign(e, carried, initial)
+    c = tables.register_type(counter.type)
+    i = e.scalars[counter] = e.fresh("i")
+    u = f"({tables.unsigned(counter.type)})" if op.attrs.get("unsigned") else ""
+    head = f"for ({c} {i} = {e.scalar(lower)}; {u}{i} < {u}{e.scalar(upper)}; {i} += {e.scalar(step)})"
+    with e.braces(head):
+        _body(e, op.regions[0], carried)
+    _alias(e, op.results, carried)
+
+
+def _alias(e: Emitter, results: Sequence[Value], carried: Sequence[Value]) -> None:
+    """A loop's results are what its carried variables hold when it ends."""
+    for r, c in zip(results, carried, strict=True):
+        if r.is_tensor:
+            e.tensors[r] = e.tensors[c]
+        else:
+            e.scalars[r] = e.scalars[c]
+
+
+def _if(e: Emitter, op: Op) -> None:
+    e.flush()
+    for r in op.results:
+        _declare(e, r)
+    with e.braces(f"if ({e.scalar(op.operands[0])})"):
+        _body(e, op.regions[0], op.results)
+    if len(op.regions) > 1:
+        with e.braces("else"):
+            _body(e, op.regions[1], op.results)
+
+
+def _while(e: Emitter, op: Op) -> None:
+    before, after = op.regions
+    e.flush()
+    for value in (*before.entry.args, *op.results):
+        _declare(e, value)
+    assign(e, before.entry.args, op.operands)
+    with e.braces("for (;;)"):
+        *ops, condition = before.entry.ops
+        for inner in ops:
+            e.op(inner)
+        assign(e, op.results, condition.operands[1:])
+        e.line(f"if (!{e.scalar(condition.operands[0])}) break;")
+        _alias(e, after.entry.args, op.results)
+        _body(e, after, before.entry.args)
+
+
+# --- basic blocks
+
+
+def function_body(e: Emitter) -> None:
+    """The whole function: one block after the other, with labels and jumps where there are several."""
+    region = e.function.body
+    assert region is not None
+    if len(region.blocks) > 1:
+        for block in region.blocks[1:]:
+            for arg in block.args:
+                _declare(e, arg)
+    for i, block in enumerate(region.blocks):
+        if i:
+            e.line(f"{_label(block.label)}:;")
+        e.block(block)
+
+
+def _label(label: str) -> str:
+    return label.replace("^", "block_").replace(".", "_").replace("-", "_").replace("$", "_")
+
+
+def _jump(e: Emitter, successor: tuple[str, list[Value]]) -> None:
+    label, values = successor
+    assert e.function.body is not None
+    block = next(b for b in e.function.body.blocks if b.label == label)
+    assign(e, block.args, values)
+    e.line(f"goto {_label(label)};")
+
+
+def _branch(e: Emitter, op: Op) -> None:
+    e.flush()
+    _jump(e, op.successors[0])
+
+
+def _conditional_branch(e: Emitter, op: Op) -> None:
+    e.flush()
+    with e.braces(f"if ({e.scalar(op.operands[0])})"):
+        _jump(e, op.successors[0])
+    _jump(e, op.successors[1])
+
+
+def _return(e: Emitter, op: Op) -> None:
+    e.flush()
+    if op.operands:
+        raise UnsupportedOperation("a kernel that returns a value")
+    e.line("return;")
+
+
+HANDLERS: dict[str, Handler] = {
+    "scf.for": _for,
+    "scf.if": _if,
+    "scf.while": _while,
+    "cf.br": _branch,
+    "cf.cond_br": _conditional_branch,
+    "tt.return": _return,
+}

@@ -1,0 +1,188 @@
+"""Triton's driver plugin for ``xpu``: the current device as a target, loading of binaries, launching.
+
+Nothing is imported from torch before a device is asked for: Triton imports this module while torch may still be
+importing itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from triton.backends.compiler import GPUTarget
+from triton.backends.driver import DriverBase
+
+from anyxpu.triton.lower import WARP_SIZE, c_name, launch_type
+
+
+def _lib() -> Any:
+    from anyxpu.shim import lib
+
+    return lib()
+
+
+def native_code(source: str, options: str) -> bytes:
+    """Build OpenCL C for the current device; the device's own code.
+
+    Raises:
+        RuntimeError: the device's compiler refused it; the message holds its log.
+    """
+    return _lib().load_module(_current_device(), "opencl_c", source.encode(), options).native()
+
+
+def _current_device() -> int:
+    return _lib().current_device()
+
+
+def flat_types(types: Sequence[Any]) -> Iterator[str]:
+    """The launcher's types of a signature's values; a tuple argument counts as its members."""
+    for t in types:
+        if isinstance(t, (tuple, list)):
+            yield from flat_types(t)
+        else:
+            yield launch_type(t)
+
+
+class Utils:
+    """What Triton asks of a device when it loads a kernel."""
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        p = _lib().properties(device)
+        return {
+            "max_shared_mem": p.local_mem_size,
+            "multiprocessor_count": p.gpu_subslice_count,
+            "sm_clock_rate": p.clock_rate,
+            "mem_clock_rate": p.memory_clock_rate,
+            "mem_bus_width": p.memory_bus_width,
+            "max_work_group_size": p.max_work_group_size,
+            "sub_group_sizes": p.sub_group_sizes,
+        }
+
+    def load_binary(self, name: str, code: bytes, shared: int, device: int) -> tuple[Any, Any, int, int, int]:
+        """(module, kernel, registers, spills, most work-items) of a kernel's native code.
+
+        Raises:
+            KernelError: the device does not take it, for instance because its driver has changed since.
+        """
+        from anyxpu.errors import KernelError
+
+        try:
+            module = _lib().load_module(device, "native", bytes(code), "")
+            kernel = module.kernel(c_name(name))
+        except RuntimeError as error:
+            raise KernelError(name, "", f"the device cannot load its native code: {error}") from error
+        info = kernel.info()
+        return module, kernel, 0, info["spill_size"], info["max_work_group_size"]
+
+
+class Launcher:
+    """Calls one kernel the way :class:`triton.compiler.CompiledKernel` wants it."""
+
+    def __init__(self, src: Any, metadata: Any) -> None:
+        types = list(flat_types(list(src.signature.values())))
+        self.nested = any(isinstance(t, (tuple, list)) for t in src.signature.values())
+        self.launch: Callable[..., None] = _lib().Launcher(types, (metadata.num_warps * WARP_SIZE, 1, 1), 0)
+
+    def __call__(
+        self,
+        grid_x: int,
+        grid_y: int,
+        grid_z: int,
+        stream: int,
+        function: Any,
+        kernel_metadata: Any,
+        launch_metadata: Any,
+        launch_enter_hook: Callable[[Any], None] | None,
+        launch_exit_hook: Callable[[Any], None] | None,
+        *args: Any,
+    ) -> None:
+        if grid_x * grid_y * grid_z == 0:
+            return
+        if launch_enter_hook is not None:
+            launch_enter_hook(launch_metadata)
+        if self.nested:
+            args = tuple(_flat(args))
+        self.launch(grid_x, grid_y, grid_z, stream, function, *args)
+        if launch_exit_hook is not None:
+            launch_exit_hook(launch_metadata)
+
+
+def _flat(args: Sequence[Any]) -> Iterator[Any]:
+    for a in args:
+        if isinstance(a, tuple):
+            yield from _flat(a)
+        else:
+            yield a
+
+
+class XpuDriver(DriverBase):
+    """The active driver where ``torch.xpu`` is available and CUDA is not.
+
+    Triton allows one active driver. On a machine that has both, CUDA is it, unless ``TRITON_DEFAULT_BACKEND=intel``
+    asks for this one; Inductor's kernels for xpu work either way.
+    """
+
+    def __init__(self) -> None:
+        self.utils = Utils()
+        self.launcher_cls = Launcher
+
+    @classmethod
+    def is_active(cls) -> bool:
+        import torch
+
+        if not torch.xpu.is_available():
+            return False
+        return os.environ.get("TRITON_DEFAULT_BACKEND") == "intel" or not torch.cuda.is_available()
+
+    def get_current_device(self) -> int:
+        return _current_device()
+
+    def set_current_device(self, device: int) -> None:
+        _lib().set_device(device)
+
+    def get_current_stream(self, device: int) -> int:
+        return _lib().current_raw_stream(device)
+
+    def get_current_target(self) -> GPUTarget:
+        return target_of(_current_device())
+
+    def get_active_torch_device(self) -> Any:
+        import torch
+
+        return torch.device("xpu", _current_device())
+
+    def get_device_interface(self) -> Any:
+        import torch
+
+        return torch.xpu
+
+    def map_python_to_cpp_type(self, ty: str) -> str:
+        return ty
+
+    def get_benchmarker(self) -> Any:
+        from triton.testing import do_bench
+
+        return do_bench
+
+    def get_empty_cache_for_benchmark(self) -> Any:
+        """A buffer larger than the last cache, to be cleared between timed runs."""
+        import torch
+
+        size = max(_lib().properties(_current_device()).last_level_cache_size * 2, 32 << 20)
+        return torch.empty(size // 4, dtype=torch.int32, device="xpu")
+
+    def clear_cache(self, cache: Any) -> None:
+        cache.zero_()
+
+    def assemble_tensormap_to_arg(self, tensormaps_info: Any, args: Any) -> Any:
+        return args
+
+
+@functools.cache
+def target_of(device: int) -> GPUTarget:
+    """The target of one device; its ``arch`` is the capability dictionary that Inductor uses too."""
+    import torch
+
+    return GPUTarget("xpu", torch.xpu.get_device_capability(device), WARP_SIZE)

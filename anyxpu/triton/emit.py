@@ -1,0 +1,481 @@
+"""From the IR to OpenCL C: the printer's core, which every op's own printer builds on.
+
+A scalar is a C variable, the same in every work-item. A tensor is, in each work-item, as many elements as its layout
+has registers. Elementwise ops are not printed one by one: they wait in a list, and when something needs their values
+(:meth:`Emitter.flush`) they are printed as few loops over the register number as their dependences allow, with C
+variables for what stays inside a loop and private arrays for what leaves it. Loops are left rolled: the device's
+compiler unrolls what it likes, and rolled loops over arrays were both faster to compile and to run on Intel's CPU
+driver than unrolled ones.
+
+Ops that are cheap and pure (index arithmetic, masks, splats, ranges, and everything that only renames registers) have
+no place of their own: they are printed inside each loop that wants them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from anyxpu.errors import UnsupportedOperation
+from anyxpu.triton import layout as layouts
+from anyxpu.triton import tables
+from anyxpu.triton.ir import Block, Function, Op, Region, Tensor, Type, Value, walk
+from anyxpu.triton.layout import BitMap, Layout
+
+# A chain of recomputed ops longer than this is computed once and kept.
+RECOMPUTE_LIMIT = 40
+
+
+# --- where a tensor's elements come from. Each has `inputs`, the values that reading it reads, and `at`, the C
+# expression of the element in one register.
+
+
+@dataclass(frozen=True)
+class Array:
+    """A private array (or, for one register, a variable)."""
+
+    name: str
+    registers: int
+
+    def inputs(self) -> Sequence[Value]:
+        return ()
+
+    def at(self, loop: Loop, value: Value, index: BitMap) -> str:
+        return self.element(loop.register(index))
+
+    def element(self, index: str) -> str:
+        return self.name if self.registers == 1 else f"{self.name}[{index}]"
+
+
+@dataclass(frozen=True)
+class Splat:
+    """The same scalar everywhere."""
+
+    expression: str
+
+    def inputs(self) -> Sequence[Value]:
+        return ()
+
+    def at(self, loop: Loop, value: Value, index: BitMap) -> str:
+        return self.expression
+
+
+@dataclass(frozen=True)
+class Range:
+    """``start`` plus the element's own offset."""
+
+    start: int
+    layout: Layout
+
+    def inputs(self) -> Sequence[Value]:
+        return ()
+
+    def at(self, loop: Loop, value: Value, index: BitMap) -> str:
+        offset = loop.offset(self.layout, index)
+        return offset if self.start == 0 else f"({offset} + {self.start})"
+
+
+@dataclass(frozen=True)
+class View:
+    """Another tensor's registers in another order."""
+
+    source: Value
+    map: BitMap
+
+    def inputs(self) -> Sequence[Value]:
+        return (self.source,)
+
+    def at(self, loop: Loop, value: Value, index: BitMap) -> str:
+        return loop.value(self.source, self.map.after(index))
+
+
+@dataclass(frozen=True)
+class Join:
+    """One of two tensors, chosen by a bit of the register number."""
+
+    sources: tuple[Value, Value]
+    choice: int
+    map: BitMap
+
+    def inputs(self) -> Sequence[Value]:
+        return self.sources
+
+    def at(self, loop: Loop, value: Value, index: BitMap) -> str:
+        a, b = (loop.value(s, self.map.after(index)) for s in self.sources)
+        chosen = BitMap(tuple((x >> self.choice) & 1 for x in index.bases), (index.const >> self.choice) & 1)
+        bit = loop.register(chosen)
+        return f"({bit} ? {b} : {a})"
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """A cheap pure op, printed where its value is wanted."""
+
+    op: Op
+    cost: int
+
+    def inputs(self) -> Sequence[Value]:
+        return self.op.operands
+
+    def at(self, loop: Loop, value: Value, index: BitMap) -> str:
+        args = [loop.value(o, index) for o in self.op.operands]
+        return loop.temporary(value.element, loop.emitter.expression(self.op, args))
+
+
+Elements = Array | Splat | Range | View | Join | Recomputed
+
+
+# --- one loop over registers
+
+
+class Loop:
+    """The inside of a loop ``for (int k = 0; k < count; ++k)``; for one iteration, no loop at all.
+
+    An index is a :class:`BitMap` from the counter's bits to a register number.
+    """
+
+    def __init__(self, emitter: Emitter, count: int) -> None:
+        self.emitter, self.count = emitter, count
+        self.counter = emitter.fresh("k")
+        self.here = layouts.identity(count)
+        self.known: dict[tuple[Value, BitMap], str] = {}
+
+    def value(self, value: Value, index: BitMap | None = None) -> str:
+        """The C expression of ``value``'s element in the register that ``index`` gives."""
+        if not isinstance(value.type, Tensor):
+            return self.emitter.scalar(value)
+        index = self.here if index is None else index
+        key = (value, index)
+        if key not in self.known:
+            self.known[key] = self.emitter.elements(value).at(self, value, index)
+        return self.known[key]
+
+    def temporary(self, type: Type, expression: str) -> str:
+        return self.emitter.variable(tables.register_type(type), expression)
+
+    def register(self, index: BitMap) -> str:
+        return bit_expression(self.counter, index.bases, index.const)
+
+    def offset(self, layout: Layout, index: BitMap | None = None) -> str:
+        """The row-major offset of the element in the register that ``index`` gives."""
+        index = self.here if index is None else index
+        bases = BitMap(layout.reg).after(index)
+        parts = [
+            (self.counter, bases.bases, bases.const),
+            ("lane", layout.lane, 0),
+            ("warp", layout.warp, 0),
+        ]
+        seen, disjoint = 0, True
+        for _, b, const in parts:
+            for x in (*b, const):
+                disjoint &= not seen & x
+                seen |= x
+        terms = [t for t in (bit_expression(*p) for p in parts) if t != "0"]
+        return f"({(' + ' if disjoint else ' ^ ').join(terms)})" if terms else "0"
+
+
+def bit_expression(variable: str, bases: Sequence[int], const: int = 0) -> str:
+    """The linear map of ``variable``'s bits as shifts and masks: runs of bits that stay together move together."""
+    runs: list[tuple[int, int, int]] = []  # first bit, length, base of the first
+    for i, base in enumerate(bases):
+        if base == 0:
+            continue
+        if runs:
+            first, length, start = runs[-1]
+            if first + length == i and base == start << length and _one_bit(base):
+                runs[-1] = (first, length + 1, start)
+                continue
+        runs.append((i, 1, base))
+    seen, disjoint = const, True
+    terms = []
+    for first, length, start in runs:
+        covered = start * ((1 << length) - 1) if _one_bit(start) else start
+        disjoint &= not seen & covered
+        seen |= covered
+        terms.append(_run(variable, first, length, start, len(bases)))
+    if const:
+        terms.append(str(const))
+    if not terms:
+        return "0"
+    return terms[0] if len(terms) == 1 else f"({(' + ' if disjoint else ' ^ ').join(terms)})"
+
+
+def _one_bit(x: int) -> bool:
+    return x & (x - 1) == 0
+
+
+def _run(variable: str, first: int, length: int, base: int, width: int) -> str:
+    if not _one_bit(base):
+        return f"((({variable} >> {first}) & 1) * {base})"
+    to = base.bit_length() - 1
+    if first + length == width:
+        term = variable if first == 0 else f"({variable} >> {first})"
+    else:
+        term = f"({variable if first == 0 else f'({variable} >> {first})'} & {(1 << length) - 1})"
+    return term if to == 0 else f"({term} << {to})"
+
+
+# --- the printer
+
+
+Handler = Callable[["Emitter", Op], None]
+
+
+class Emitter:
+    """Prints one function; see the module's docstring for how tensors become loops."""
+
+    def __init__(self, function: Function, handlers: dict[str, Handler], warps: int, lanes: int) -> None:
+        self.function, self.handlers = function, handlers
+        self.warps, self.lanes = warps, lanes
+        self.lines: list[str] = []
+        self.depth = 1
+        self.counter = 0
+        self.shared_bytes = 0
+        self.scalars: dict[Value, str] = {}
+        self.tensors: dict[Value, Elements] = {}
+        self.layouts: dict[Value, Layout] = {}  # of values that the printer made itself
+        self.pending: list[Op] = []
+        self.users: dict[Value, list[Op]] = defaultdict(list)
+        assert function.body is not None
+        for op in walk(function.body):
+            for operand in op.operands:
+                self.users[operand].append(op)
+            for _, values in op.successors:
+                for v in values:
+                    self.users[v].append(op)
+
+    # --- text
+
+    def line(self, text: str) -> None:
+        self.lines.append("  " * self.depth + text)
+
+    @contextlib.contextmanager
+    def braces(self, head: str, tail: str = "}") -> Iterator[None]:
+        self.line(f"{head} {{")
+        self.depth += 1
+        yield
+        self.depth -= 1
+        self.line(tail)
+
+    def fresh(self, stem: str = "v") -> str:
+        self.counter += 1
+        return f"{stem}{self.counter}"
+
+    def variable(self, c_type: str, expression: str | None = None) -> str:
+        name = self.fresh()
+        self.line(f"{c_type} {name};" if expression is None else f"{c_type} {name} = {expression};")
+        return name
+
+    @contextlib.contextmanager
+    def loop(self, count: int) -> Iterator[Loop]:
+        """A loop over ``count`` registers (a power of two)."""
+        loop = Loop(self, count)
+        if count == 1:
+            yield loop
+        else:
+            k = loop.counter
+            with self.braces(f"for (int {k} = 0; {k} < {count}; ++{k})"):
+                yield loop
+
+    def declare(self, type: Type, registers: int) -> Array:
+        """A private array that holds one tensor."""
+        name = self.fresh("a")
+        size = "" if registers == 1 else f"[{registers}]"
+        self.line(f"{tables.storage_type(type)} {name}{size};")
+        return Array(name, registers)
+
+    def local(self, type: Type, elements: int) -> str:
+        """A typed pointer to the work-group's scratch memory, which must be idle; `barrier` before it is used again."""
+        return self.locals([type], elements)[0]
+
+    def locals(self, types: Sequence[Type], elements: int) -> list[str]:
+        """Several such pointers, to ``elements`` of each type."""
+        names, offset = [], 0
+        for t in types:
+            c = tables.storage_type(t)
+            c = "ulong" if "*" in c else c
+            offset = -(-offset // 8) * 8
+            name = self.fresh("s")
+            self.line(f"__local {c}* {name} = (__local {c}*)(shared + {offset});")
+            names.append(name)
+            offset += elements * C_SIZES[c]
+        self.shared_bytes = max(self.shared_bytes, offset)
+        return names
+
+    def barrier(self) -> None:
+        self.line("barrier(CLK_LOCAL_MEM_FENCE);")
+
+    # --- values
+
+    def layout(self, value: Value) -> Layout:
+        assert isinstance(value.type, Tensor)
+        return self.layouts.get(value) or layouts.of(value.type)
+
+    def scalar(self, value: Value) -> str:
+        return self.scalars[value]
+
+    def elements(self, value: Value) -> Elements:
+        return self.tensors[value]
+
+    def define(self, value: Value, expression: str) -> None:
+        """Give a scalar its C variable."""
+        self.scalars[value] = self.variable(tables.register_type(value.type), expression)
+
+    def expression(self, op: Op, args: Sequence[str]) -> str:
+        printer = tables.ELEMENTWISE.get(op.name)
+        if printer is None:
+            raise UnsupportedOperation(f"the operation {op.name} is not supported")
+        return printer(op, args)
+
+    def registers(self, op: Op) -> int:
+        value = op.results[0] if op.results else op.operands[0]
+        return self.layout(value).registers
+
+    # --- blocks
+
+    def block(self, block: Block) -> None:
+        for op in block.ops:
+            self.op(op)
+
+    def op(self, op: Op) -> None:
+        handler = self.handlers.get(op.name)
+        if handler is not None:
+            handler(self, op)
+        elif op.name in tables.ELEMENTWISE:
+            self.elementwise(op)
+        else:
+            raise UnsupportedOperation(f"the operation {op.name} is not supported")
+
+    def elementwise(self, op: Op) -> None:
+        if not op.results[0].is_tensor:
+            self.define(op.result, self.expression(op, [self.scalar(o) for o in op.operands]))
+            return
+        cost = self.recompute_cost(op)
+        if cost is not None:
+            self.tensors[op.result] = Recomputed(op, cost)
+        else:
+            self.pending.append(op)
+
+    def recompute_cost(self, op: Op) -> int | None:
+        """How many ops recomputing ``op`` repeats, or None where it should be kept."""
+        if op.name not in tables.RECOMPUTED or (op.name == "arith.select" and op.result.element.is_float):
+            return None
+        cost = 1
+        for operand in op.operands:
+            cost += self._cost(operand)
+        return cost if cost <= RECOMPUTE_LIMIT or op.name == "tt.addptr" else None
+
+    def _cost(self, value: Value) -> int:
+        e = self.tensors.get(value)
+        if isinstance(e, Recomputed):
+            return e.cost
+        if isinstance(e, View):
+            return self._cost(e.source)
+        return 0
+
+    # --- loops of elementwise ops
+
+    def flush(self) -> None:
+        """Print every waiting op."""
+        ops, self.pending = self.pending, []
+        while ops:
+            ops = self._print_loop(ops)
+
+    def _print_loop(self, ops: list[Op]) -> list[Op]:
+        """Print one loop with as many of ``ops`` as fit; return the others."""
+        chosen, left = self._choose(ops)
+        members = set(chosen)
+        leaving = [op for op in chosen if any(self._used_outside(r, members) for r in op.results)]
+        kept = {op.result: self.declare(op.result.element, self.registers(op)) for op in leaving}
+        with self.loop(self.registers(chosen[0])) as loop:
+            for op in chosen:
+                name = self.print_element(loop, op)
+                if name is None:
+                    continue
+                loop.known[op.result, loop.here] = name
+                if op.result in kept:
+                    self.line(f"{kept[op.result].element(loop.counter)} = {name};")
+        self.tensors.update(kept)
+        return left
+
+    def print_element(self, loop: Loop, op: Op) -> str | None:
+        """Print one op for one register; the result's variable, or None where it has none."""
+        printer = ELEMENT_PRINTERS.get(op.name)
+        args = [loop.value(o) for o in op.operands]
+        if printer is not None:
+            return printer(loop, op, args)
+        return loop.temporary(op.result.element, self.expression(op, args))
+
+    def _choose(self, ops: list[Op]) -> tuple[list[Op], list[Op]]:
+        """Split ``ops`` into those that one loop can hold and the rest, keeping memory accesses in order."""
+        count = self.registers(ops[0])
+        waiting = {r for op in ops for r in op.results}
+        inside: set[Value] = set()
+        chosen: list[Op] = []
+        left: list[Op] = []
+        stored = left_memory = left_store = False
+        for op in ops:
+            reads, writes = op.name == "tt.load", op.name == "tt.store"
+            fits = self.registers(op) == count and all(
+                leaf not in waiting or (leaf in inside and index.is_identity)
+                for operand in op.operands
+                for leaf, index in self.sources(operand, waiting)
+            )
+            if (reads and (stored or left_store)) or (writes and left_memory):
+                fits = False
+            if fits:
+                chosen.append(op)
+                inside.update(op.results)
+                stored |= writes
+            else:
+                left.append(op)
+                left_memory |= reads or writes
+                left_store |= writes
+        return chosen, left
+
+    def sources(self, value: Value, waiting: set[Value]) -> list[tuple[Value, BitMap]]:
+        """The values of ``waiting`` that computing ``value`` reads, each with the map of registers it reads."""
+        if not value.is_tensor:
+            return []
+        if value in waiting:
+            return [(value, layouts.identity(self.layout(value).registers))]
+        e = self.tensors[value]
+        found = [s for v in e.inputs() for s in self.sources(v, waiting)]
+        if isinstance(e, (View, Join)):
+            return [(leaf, index.after(e.map)) for leaf, index in found]
+        return found
+
+    def _used_outside(self, value: Value, members: set[Op]) -> bool:
+        """Whether any op that is not of the loop of ``members`` needs the value."""
+        for user in self.users[value]:
+            if user in members:
+                continue
+            e = self.tensors.get(user.results[0]) if user.results else None
+            if not isinstance(e, (Recomputed, View, Join)):
+                return True
+            if any(self._used_outside(r, members) for r in user.results):
+                return True
+        return False
+
+    # --- combine functions of reductions and scans
+
+    def inline(self, region: Region, args: Iterable[str]) -> list[str]:
+        """Print a region of scalar ops on ``args``; the C expressions of what it returns."""
+        for value, arg in zip(region.entry.args, args, strict=True):
+            self.scalars[value] = arg
+        for op in region.entry.ops:
+            if op.name.endswith(".return"):
+                return [self.scalar(v) for v in op.operands]
+            self.op(op)
+        raise UnsupportedOperation("a combine function without a return")
+
+
+C_SIZES = {"bool": 1, "char": 1, "uchar": 1, "short": 2, "ushort": 2, "int": 4, "uint": 4, "float": 4, "long": 8}
+C_SIZES |= {"ulong": 8, "double": 8}
+
+ElementPrinter = Callable[[Loop, Op, Sequence[str]], "str | None"]
+
+# Ops that wait for a loop but are printed as statements; filled by the modules that know them.
+ELEMENT_PRINTERS: dict[str, ElementPrinter] = {}

@@ -1,0 +1,235 @@
+"""Where each element of a tensor lives: which register of which lane of which warp.
+
+A layout is a linear map over GF(2), as in "Linear Layouts: Robust Code Generation of Efficient Tensor Computation
+Using F2" (Zhou et al., 2025): bit i of the register, lane or warp number contributes ``reg[i]``, ``lane[i]`` or
+``warp[i]`` by XOR. Here the map's result is an element's row-major offset, an int whose bits are the tensor's
+coordinates one after the other (every extent is a power of two), so reshape, transpose, broadcast and slice are maps
+of bits as well and one function, :func:`register_map`, tells for all of them whether data must cross lanes.
+
+The placement inside one encoding is ours to choose, because every op reads it from here. Where Triton's ``blocked``
+gives a lane ``sizePerThread`` neighbouring elements, we give neighbours to neighbouring lanes and let the lane's
+registers stride over them: a compiler that vectorises across lanes then sees unit-stride loads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from anyxpu.errors import UnsupportedOperation
+from anyxpu.triton.ir import Encoding, Tensor
+
+
+def log2(n: int) -> int:
+    """The exponent of a power of two; ValueError for any other number."""
+    if n <= 0 or n & (n - 1):
+        raise ValueError(f"{n} is not a power of two")
+    return n.bit_length() - 1
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Bases as row-major element offsets; a zero lane or warp basis means that both halves hold copies."""
+
+    reg: tuple[int, ...]
+    lane: tuple[int, ...]
+    warp: tuple[int, ...]
+
+    @property
+    def registers(self) -> int:
+        return 1 << len(self.reg)
+
+    def map(self, fn: Callable[[int], int]) -> Layout:
+        """The layout with ``fn`` (a linear map of offsets) applied to every basis."""
+        return Layout(*(tuple(map(fn, bases)) for bases in (self.reg, self.lane, self.warp)))
+
+
+def strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides in elements."""
+    out, step = [], 1
+    for extent in reversed(shape):
+        out.append(step)
+        step *= extent
+    return tuple(reversed(out))
+
+
+def flat(coordinates: Sequence[int], shape: Sequence[int]) -> int:
+    return sum(c * s for c, s in zip(coordinates, strides(shape), strict=True))
+
+
+def unflat(offset: int, shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple((offset // s) % e for s, e in zip(strides(shape), shape, strict=True))
+
+
+def axis_bits(axis: int, shape: Sequence[int]) -> int:
+    """The mask of the offset's bits that are the coordinate along ``axis``."""
+    return (shape[axis] - 1) * strides(shape)[axis]
+
+
+class _Builder:
+    """Lays powers of two of each dimension out, innermost first; what exceeds the shape becomes zero bases."""
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        self.shape = shape
+        self.strides = strides(shape)
+        self.used = [1] * len(shape)
+        self.groups: dict[str, list[int]] = {"reg": [], "lane": [], "warp": []}
+
+    def take(self, group: str, dim: int, extent: int) -> None:
+        for _ in range(log2(extent)):
+            inside = self.used[dim] < self.shape[dim]
+            if inside:
+                self.groups[group].append(self.used[dim] * self.strides[dim])
+                self.used[dim] *= 2
+            elif group != "reg":
+                self.groups[group].append(0)
+
+    def done(self, order: Iterable[int]) -> Layout:
+        for dim in order:
+            self.take("reg", dim, self.shape[dim] // self.used[dim])
+        return Layout(tuple(self.groups["reg"]), tuple(self.groups["lane"]), tuple(self.groups["warp"]))
+
+
+def _blocked(shape: tuple[int, ...], e: Encoding) -> Layout:
+    order = e["order"]
+    b = _Builder(shape)
+    for group, key in (("lane", "threadsPerWarp"), ("reg", "sizePerThread"), ("warp", "warpsPerCTA")):
+        for dim in order:
+            b.take(group, dim, e[key][dim])
+    return b.done(order)
+
+
+def _slice(shape: tuple[int, ...], e: Encoding) -> Layout:
+    dim = e["dim"]
+    parent_shape = (*shape[:dim], 1, *shape[dim:])
+    return encoded(parent_shape, e["parent"])
+
+
+def _linear(shape: tuple[int, ...], e: Encoding) -> Layout:
+    """The bases as given, clipped to the shape; what they leave out is laid over more registers."""
+
+    def bases(key: str) -> list[int]:
+        return [flat([c & (s - 1) for c, s in zip(b, shape, strict=True)], shape) for b in e.get(key, ())]
+
+    reg, lane, warp = ([b for b in bases("register") if b], bases("lane"), bases("warp"))
+    seen = _Echelon([*reg, *lane, *warp])
+    for i in range(log2(flat([s - 1 for s in shape], shape) + 1)):
+        if seen.solve(1 << i) is None:
+            reg.append(1 << i)
+            seen = _Echelon([*reg, *lane, *warp])
+    return Layout(tuple(reg), tuple(lane), tuple(warp))
+
+
+def _dot_operand(shape: tuple[int, ...], e: Encoding) -> Layout:
+    """Rows (or columns) as the parent spreads them; the contracted dimension whole in every lane's registers."""
+    parent: Encoding = e["parent"]
+    if parent.kind != "blocked":
+        raise UnsupportedOperation(f"a dot operand's parent layout {parent.kind!r} is not supported")
+    k = len(shape) - 1 if e["opIdx"] == 0 else len(shape) - 2
+    outer_shape = tuple(1 if i == k else s for i, s in enumerate(shape))
+    outer = _blocked(outer_shape, parent).map(lambda offset: flat(unflat(offset, outer_shape), shape))
+    inner = tuple(strides(shape)[k] << i for i in range(log2(shape[k])))
+    return Layout(inner + outer.reg, outer.lane, outer.warp)
+
+
+_ENCODINGS = {
+    "blocked": _blocked,
+    "slice": _slice,
+    "linear": _linear,
+    "generic_linear": _linear,
+    "dot_op": _dot_operand,
+}
+
+
+@lru_cache(maxsize=4096)
+def encoded(shape: tuple[int, ...], encoding: Encoding | None) -> Layout:
+    """The layout that ``encoding`` means for a tensor of ``shape``."""
+    if encoding is None or encoding.kind not in _ENCODINGS:
+        kind = None if encoding is None else encoding.kind
+        raise UnsupportedOperation(f"a tensor of shape {shape} has the layout {kind!r}, which is not supported")
+    return _ENCODINGS[encoding.kind](shape, encoding)
+
+
+def of(tensor: Tensor) -> Layout:
+    return encoded(tensor.shape, tensor.encoding)
+
+
+def canonical(shape: Sequence[int], lanes: int, warps: int, order: Sequence[int]) -> Layout:
+    """Lanes, then registers, then copies over warps, dimensions innermost first as ``order`` lists them."""
+    b = _Builder(shape)
+    left = lanes
+    for dim in order:
+        n = min(left, shape[dim])
+        b.take("lane", dim, n)
+        left //= n
+    b.groups["lane"] += [0] * log2(left)
+    b.groups["warp"] += [0] * log2(warps)
+    return b.done(order)
+
+
+@dataclass(frozen=True)
+class BitMap:
+    """A linear map of a register number's bits, plus a constant: ``x -> const ^ bases[0]·x0 ^ bases[1]·x1 …``"""
+
+    bases: tuple[int, ...]
+    const: int = 0
+
+    @property
+    def is_identity(self) -> bool:
+        return self.const == 0 and all(b == 1 << i for i, b in enumerate(self.bases))
+
+    def after(self, inner: BitMap) -> BitMap:
+        """This map applied to what ``inner`` gives."""
+        return BitMap(tuple(self.linear(b) for b in inner.bases), self.linear(inner.const) ^ self.const)
+
+    def linear(self, x: int) -> int:
+        out, i = 0, 0
+        while x:
+            if x & 1:
+                out ^= self.bases[i] if i < len(self.bases) else 0
+            x >>= 1
+            i += 1
+        return out
+
+
+def identity(registers: int) -> BitMap:
+    return BitMap(tuple(1 << i for i in range(log2(registers))))
+
+
+def register_map(source: Layout, wanted: Layout, const: int = 0) -> BitMap | None:
+    """How to read a tensor laid out as ``source`` where ``wanted`` is asked for, without crossing lanes.
+
+    Both layouts give offsets in the source's own space; ``const`` is XORed to every wanted offset. Returns the map
+    from wanted register numbers to source register numbers, or None where some lane needs another lane's data.
+    """
+    if source.lane != wanted.lane or source.warp != wanted.warp:
+        return None
+    basis = _Echelon(source.reg)
+    bases = [basis.solve(b) for b in wanted.reg]
+    shift = basis.solve(const)
+    if shift is None or any(b is None for b in bases):
+        return None
+    return BitMap(tuple(b for b in bases if b is not None), shift)
+
+
+class _Echelon:
+    """Gaussian elimination over GF(2): which register bits XOR to a given offset."""
+
+    def __init__(self, bases: Sequence[int]) -> None:
+        self.rows: dict[int, tuple[int, int]] = {}
+        for i, base in enumerate(bases):
+            offset, bits = self._reduce(base, 1 << i)
+            if offset:
+                self.rows[offset.bit_length()] = (offset, bits)
+
+    def _reduce(self, offset: int, bits: int) -> tuple[int, int]:
+        while offset and offset.bit_length() in self.rows:
+            o, b = self.rows[offset.bit_length()]
+            offset ^= o
+            bits ^= b
+        return offset, bits
+
+    def solve(self, offset: int) -> int | None:
+        left, bits = self._reduce(offset, 0)
+        return None if left else bits

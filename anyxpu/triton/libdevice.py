@@ -1,0 +1,27 @@
+"""What kernels reach as ``tl.extra.libdevice`` on xpu: one function an entry of :mod:`.libdevice_table`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from triton.language import core
+
+from anyxpu.triton.libdevice_table import FUNCTIONS, symbol
+
+
+def _make(name: str, signatures: dict[tuple[str, ...], tuple[str, str]]) -> Callable[..., Any]:
+    table = {
+        tuple(core.dtype(t) for t in types): (symbol(name, types), core.dtype(result))
+        for types, (_, result) in signatures.items()
+    }
+
+    def function(*args: Any, _semantic: Any = None) -> Any:
+        return core.extern_elementwise("", "", list(args), table, is_pure=True, _semantic=_semantic)
+
+    function.__name__ = function.__qualname__ = name
+    function.__module__ = __name__
+    return core.extern(function)
+
+
+globals().update({name: _make(name, signatures) for name, signatures in FUNCTIONS.items()})

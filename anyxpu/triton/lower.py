@@ -1,0 +1,127 @@
+"""A whole TTGIR module to OpenCL C text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from anyxpu.errors import UnsupportedOperation
+from anyxpu.triton import collective, control, memory, misc, move, tables
+from anyxpu.triton.addressing import mark_address_arithmetic
+from anyxpu.triton.emit import Emitter, Handler
+from anyxpu.triton.parse import parse
+
+_HANDLERS: dict[str, Handler] = {
+    **collective.HANDLERS,
+    **control.HANDLERS,
+    **memory.HANDLERS,
+    **misc.HANDLERS,
+    **move.HANDLERS,
+}
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """What differs from one OpenCL C compiler to another.
+
+    Attributes:
+        name: also the name of its prelude file.
+        options: what the source is built with.
+        sub_group_attribute: prints the attribute that fixes the sub-group size.
+    """
+
+    name: str
+    options: str = "-cl-std=CL3.0"
+    sub_group_attribute: str = "__attribute__((intel_reqd_sub_group_size({0})))"
+
+
+INTEL_CPU = Dialect("intel_cpu")
+INTEL_GPU = Dialect("intel_gpu")
+
+# Work-items of a sub-group: sixteen floats fill an AVX-512 register, and Intel GPUs from Xe-HPC on take 16 or 32.
+WARP_SIZE = 16
+
+
+def dialect_of(device: str) -> Dialect:
+    """The dialect for a device by its short name (see :func:`anyxpu.triton.compiler.device_kind`)."""
+    return INTEL_CPU if device == "cpu" else INTEL_GPU
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """OpenCL C of one kernel: its text, its name in the text, bytes of local memory it declares."""
+
+    text: str
+    name: str
+    shared_bytes: int
+
+
+def c_name(name: str) -> str:
+    """The kernel's name in C. Python lets a kernel be called ``kernel`` or ``max``; OpenCL C does not."""
+    return name if name.startswith("triton_") else f"kernel_{name}"
+
+
+def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True) -> Rendered:
+    """Print the one kernel of a TTGIR module.
+
+    Raises:
+        UnsupportedOperation: it has an operation or layout that this backend does not know; the message names it.
+        ParseError: the text is not understood.
+    """
+    module = parse(ttgir)
+    function = module.kernel
+    lanes, warps = int(module.attrs["ttg.threads-per-warp"]), int(module.attrs["ttg.num-warps"])
+    try:
+        mark_address_arithmetic(function)
+        emitter = Emitter(function, _HANDLERS, warps, lanes)
+        parameters = [_parameter(emitter, i) for i in range(len(function.args))]
+        control.function_body(emitter)
+    except UnsupportedOperation as error:
+        raise UnsupportedOperation(f"kernel {function.name}: {error}") from error
+    lines = [
+        prelude(dialect.name),
+        "#pragma OPENCL FP_CONTRACT " + ("ON" if fp_fusion else "OFF"),
+        "",
+        f"__attribute__((reqd_work_group_size({warps * lanes}, 1, 1)))",
+        dialect.sub_group_attribute.format(lanes),
+        f"__kernel void {c_name(function.name)}({', '.join(parameters)}) {{",
+        *_work_item(emitter),
+        *emitter.lines,
+        "}",
+        "",
+    ]
+    return Rendered("\n".join(lines), function.name, emitter.shared_bytes)
+
+
+def _work_item(e: Emitter) -> list[str]:
+    lines = [
+        "  const int lane = (int)get_sub_group_local_id();",
+        "  const int warp = " + ("0;" if e.warps == 1 else "(int)get_sub_group_id();"),
+    ]
+    if e.shared_bytes:
+        lines.append(f"  __local char shared[{e.shared_bytes}] __attribute__((aligned(64)));")
+    return lines
+
+
+def _parameter(e: Emitter, i: int) -> str:
+    """A kernel's parameter; OpenCL C does not allow a bool."""
+    value, name = e.function.args[i], f"arg{i}"
+    c = tables.register_type(value.type)
+    e.scalars[value] = f"((bool){name})" if c == "bool" else tables.rounded(name, value.type)
+    return f"{'int' if c == 'bool' else c} {name}"
+
+
+def launch_type(signature: str) -> str:
+    """The launcher's name of a parameter's type, from Triton's.
+
+    16-bit floats arrive as f32 and bools as i32, so that every kernel's parameters have types that C's promotions
+    would give them (Inductor's static launcher knows no others).
+    """
+    return {"fp16": "fp32", "bf16": "fp32", "i1": "i32", "u1": "i32"}.get(signature, signature)
+
+
+@cache
+def prelude(dialect: str) -> str:
+    folder = resources.files("anyxpu.triton") / "prelude"
+    return "".join((folder / f"{name}.cl").read_text() for name in (dialect, "common", "math"))

@@ -1,0 +1,105 @@
+"""Program numbers, hints, asserts, prints, external functions: what fits no other file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anyxpu.errors import UnsupportedOperation
+from anyxpu.triton import libdevice_table, tables
+from anyxpu.triton.emit import ELEMENT_PRINTERS, Emitter, Handler, Loop
+from anyxpu.triton.ir import Op
+
+_AXES = {"x": 0, "y": 1, "z": 2}
+
+
+def _program_id(e: Emitter, op: Op) -> None:
+    e.define(op.result, f"(int)get_group_id({_AXES[op.words[0]]})")
+
+
+def _num_programs(e: Emitter, op: Op) -> None:
+    e.define(op.result, f"(int)get_num_groups({_AXES[op.words[0]]})")
+
+
+def _barrier(e: Emitter, op: Op) -> None:
+    e.flush()
+    e.line("barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);")
+
+
+def _nothing(e: Emitter, op: Op) -> None:
+    """A hint: the values need not exist."""
+
+
+def _assert(e: Emitter, op: Op) -> None:
+    """Report a false condition on the device's standard output; OpenCL has no way to stop the kernel."""
+    message = _c_string(f"{e.function.name}: assertion failed: {(op.attrs.get('values') or [''])[0]}\n")
+    condition = op.operands[0]
+    e.flush()
+    if not condition.is_tensor:
+        e.line(f"if (lane == 0 && !{e.scalar(condition)}) printf({message});")
+        return
+    with e.loop(e.layout(condition).registers) as loop:
+        e.line(f"if (!{loop.value(condition)}) printf({message});")
+
+
+_FORMATS = {"i64": "%ld", "f32": "%f", "f64": "%f", "f16": "%f", "bf16": "%f"}
+
+
+def _print(e: Emitter, op: Op) -> None:
+    prefix = (op.attrs.get("values") or [""])[0].replace("%", "%%")
+    where = "pid (%d, %d, %d)"
+    pids = ["(int)get_group_id(0)", "(int)get_group_id(1)", "(int)get_group_id(2)"]
+    e.flush()
+    if not op.operands:
+        e.line(f"if (lane == 0) printf({_c_string(f'{where}{prefix}' + chr(10))}, {', '.join(pids)});")
+    for operand in op.operands:
+        t = operand.element
+        form = "%p" if not hasattr(t, "name") else _FORMATS.get(t.name, "%d")  # type: ignore[union-attr]
+        if not operand.is_tensor:
+            text = _c_string(f"{where}{prefix}{form}\n")
+            e.line(f"if (lane == 0) printf({text}, {', '.join(pids)}, {e.scalar(operand)});")
+            continue
+        with e.loop(e.layout(operand).registers) as loop:
+            text = _c_string(f"{where} idx (%d){prefix}{form}\n")
+            value, offset = loop.value(operand), loop.offset(e.layout(operand))
+            e.line(f"printf({text}, {', '.join(pids)}, (int){offset}, {value});")
+
+
+def _c_string(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+# --- libdevice
+
+
+def _external_expression(op: Op, args: Sequence[str]) -> str:
+    symbol = op.attrs["symbol"]
+    template = libdevice_table.SYMBOLS.get(symbol)
+    if template is None:
+        raise UnsupportedOperation(f"tt.extern_elementwise of {symbol!r}: no such function is known for this device")
+    return tables.rounded(template.format(*args), op.result.element)
+
+
+def _element_external(loop: Loop, op: Op, args: Sequence[str]) -> str:
+    return loop.temporary(op.result.element, _external_expression(op, args))
+
+
+def _external(e: Emitter, op: Op) -> None:
+    if op.result.is_tensor:
+        e.pending.append(op)
+    else:
+        e.define(op.result, _external_expression(op, [e.scalar(o) for o in op.operands]))
+
+
+ELEMENT_PRINTERS["tt.extern_elementwise"] = _element_external
+
+HANDLERS: dict[str, Handler] = {
+    "gpu.barrier": _barrier,
+    "llvm.intr.assume": _nothing,
+    "tt.assert": _assert,
+    "tt.extern_elementwise": _external,
+    "tt.get_num_programs": _num_programs,
+    "tt.get_program_id": _program_id,
+    "tt.print": _print,
+    "ttg.barrier": _barrier,
+}

@@ -1,0 +1,229 @@
+"""Ops that move elements: layout conversions, reshapes, transposes, broadcasts, joins, gathers.
+
+Every one of them is a question of which offset of the source each element of the result comes from. Where each lane
+already holds what it wants, the result is a view (no code at all); otherwise the elements go through local memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from anyxpu.errors import UnsupportedOperation
+from anyxpu.triton import layout as layouts
+from anyxpu.triton import tables
+from anyxpu.triton.emit import Array, Emitter, Handler, Join, Range, Splat, View
+from anyxpu.triton.ir import Op, Pointer, Tensor, Value
+from anyxpu.triton.layout import BitMap, Layout, axis_bits, flat, unflat
+from anyxpu.triton.memory import owner_conditions
+
+
+def tensor_type(value: Value) -> Tensor:
+    assert isinstance(value.type, Tensor)
+    return value.type
+
+
+def move(e: Emitter, result: Value, source: Value, wanted: Layout, const: int = 0) -> None:
+    """Define ``result`` as the elements of ``source`` at the offsets ``wanted`` (each XOR ``const``)."""
+    moved = layouts.register_map(e.layout(source), wanted, const)
+    if moved is not None:
+        e.tensors[result] = View(source, moved)
+        return
+    e.tensors[result] = exchange(e, source, wanted, const)
+
+
+def exchange(e: Emitter, source: Value, wanted: Layout, const: int = 0) -> Array:
+    """Through local memory: every lane writes what it has, then reads what ``wanted`` asks for."""
+    s = spill(e, source)
+    out = e.declare(source.element, wanted.registers)
+    with e.loop(wanted.registers) as loop:
+        place = loop.offset(wanted) + (f" ^ {const}" if const else "")
+        e.line(f"{out.element(loop.counter)} = {unspilled(source, f'{s}[{place}]')};")
+    e.barrier()
+    return out
+
+
+def spill(e: Emitter, source: Value) -> str:
+    """Write a tensor to local memory in row-major order; the pointer. A barrier has passed when this ends."""
+    e.flush()
+    s = e.local(source.element, tensor_type(source).size)
+    with e.loop(e.layout(source).registers) as loop:
+        value = loop.value(source)
+        if isinstance(source.element, Pointer):
+            value = f"(ulong){value}"
+        e.line(f"{s}[{loop.offset(e.layout(source))}] = {value};")
+    e.barrier()
+    return s
+
+
+def unspilled(source: Value, expression: str) -> str:
+    if isinstance(source.element, Pointer):
+        return f"({tables.register_type(source.element)}){expression}"
+    return expression
+
+
+# --- views: each gives the result's layout in the source's offsets
+
+
+def _same_offsets(e: Emitter, op: Op) -> None:
+    move(e, op.result, op.operands[0], e.layout(op.result))
+
+
+def _broadcast(e: Emitter, op: Op) -> None:
+    source, result = tensor_type(op.operands[0]), tensor_type(op.result)
+
+    def back(offset: int) -> int:
+        c = unflat(offset, result.shape)
+        return flat([0 if s == 1 else x for x, s in zip(c, source.shape, strict=True)], source.shape)
+
+    move(e, op.result, op.operands[0], e.layout(op.result).map(back))
+
+
+def _transpose(e: Emitter, op: Op) -> None:
+    source, result = tensor_type(op.operands[0]), tensor_type(op.result)
+    order = op.attrs["order"]
+
+    def back(offset: int) -> int:
+        c = [0] * len(order)
+        for i, x in enumerate(unflat(offset, result.shape)):
+            c[order[i]] = x
+        return flat(c, source.shape)
+
+    move(e, op.result, op.operands[0], e.layout(op.result).map(back))
+
+
+def _splat(e: Emitter, op: Op) -> None:
+    e.tensors[op.result] = Splat(e.scalar(op.operands[0]))
+
+
+def _unsplat(e: Emitter, op: Op) -> None:
+    e.flush()
+    with e.loop(1) as loop:
+        e.define(op.result, loop.value(op.operands[0], BitMap(())))
+
+
+def _make_range(e: Emitter, op: Op) -> None:
+    e.tensors[op.result] = Range(int(op.attrs["start"]), e.layout(op.result))
+
+
+def _constant(e: Emitter, op: Op) -> None:
+    text = tables.literal(op.attrs["value"], op.result.element)
+    if op.result.is_tensor:
+        e.tensors[op.result] = Splat(text)
+    else:
+        e.scalars[op.result] = text
+
+
+def _poison(e: Emitter, op: Op) -> None:
+    element = op.result.element
+    text = f"({tables.register_type(element)})0"
+    if op.result.is_tensor:
+        e.tensors[op.result] = Splat(text)
+    else:
+        e.scalars[op.result] = text
+
+
+# --- two tensors in, or out
+
+
+def _join(e: Emitter, op: Op) -> None:
+    """A new innermost dimension of two: bit 0 of the result's offset chooses the operand."""
+    wanted = e.layout(op.result)
+    choosers = [i for i, b in enumerate(wanted.reg) if b & 1]
+    rest = wanted.map(lambda b: b >> 1)
+    elsewhere = any(b & 1 for b in (*wanted.lane, *wanted.warp))
+    maps = [layouts.register_map(e.layout(o), rest) for o in op.operands]
+    in_registers = len(choosers) == 1 and wanted.reg[choosers[0]] == 1 and not elsewhere
+    if in_registers and maps[0] is not None and maps[0] == maps[1]:
+        e.tensors[op.result] = Join((op.operands[0], op.operands[1]), choosers[0], maps[0])
+        return
+    _interleave(e, op, [lambda offset: f"2 * {offset}", lambda offset: f"2 * {offset} + 1"])
+
+
+def _interleave(e: Emitter, op: Op, places: list[Callable[[str], str]]) -> None:
+    """Write every operand to its places of the result's row-major order in local memory, then read the result."""
+    e.flush()
+    s = e.local(op.result.element, tensor_type(op.result).size)
+    for operand, place in zip(op.operands, places, strict=True):
+        with e.loop(e.layout(operand).registers) as loop:
+            e.line(f"{s}[{place(loop.offset(e.layout(operand)))}] = {loop.value(operand)};")
+    e.barrier()
+    out = e.declare(op.result.element, e.layout(op.result).registers)
+    with e.loop(out.registers) as loop:
+        e.line(f"{out.element(loop.counter)} = {s}[{loop.offset(e.layout(op.result))}];")
+    e.barrier()
+    e.tensors[op.result] = out
+
+
+def _split(e: Emitter, op: Op) -> None:
+    for i, result in enumerate(op.results):
+        move(e, result, op.operands[0], e.layout(result).map(lambda b: b << 1), const=i)
+
+
+def _cat(e: Emitter, op: Op) -> None:
+    size = tensor_type(op.operands[0]).size
+    _interleave(e, op, [lambda offset: offset, lambda offset: f"{size} + {offset}"])
+
+
+# --- by index
+
+
+def _gather(e: Emitter, op: Op) -> None:
+    """``result[i…] = source[i… with the coordinate along axis replaced by index[i…]]``."""
+    source, index = op.operands
+    axis, shape = int(op.attrs["axis"]), tensor_type(source).shape
+    s = spill(e, source)
+    stride = layouts.strides(shape)[axis]
+    layout = e.layout(op.result)
+    index_shape = tensor_type(index).shape
+    along_axis = axis_bits(axis, index_shape)
+    others = layout.map(lambda b: flat(unflat(b & ~along_axis, index_shape), shape))
+    out = e.declare(op.result.element, layout.registers)
+    with e.loop(layout.registers) as loop:
+        along = f"(({loop.value(index)} & {shape[axis] - 1}) * {stride})"
+        e.line(f"{out.element(loop.counter)} = {unspilled(source, f'{s}[{loop.offset(others)} + {along}]')};")
+    e.barrier()
+    e.tensors[op.result] = out
+
+
+def _histogram(e: Emitter, op: Op) -> None:
+    """Counts by atomics in local memory. Values outside of the bins are counted nowhere."""
+    source = op.operands[0]
+    bins = tensor_type(op.result).size
+    e.flush()
+    s = e.local(op.result.element, bins)
+    if op.result.element.bits != 32:
+        raise UnsupportedOperation("tt.histogram with counts other than i32")
+    total = e.lanes * e.warps
+    e.line(f"for (int i = warp * {e.lanes} + lane; i < {bins}; i += {total}) {s}[i] = 0;")
+    e.barrier()
+    with e.loop(e.layout(source).registers) as loop:
+        value = loop.value(source)
+        conditions = [*owner_conditions(e.layout(source)), f"{value} >= 0", f"{value} < {bins}"]
+        if len(op.operands) > 1:
+            conditions.append(loop.value(op.operands[1]))
+        e.line(f"if ({' && '.join(conditions)}) atomic_inc({s} + {value});")
+    e.barrier()
+    out = e.declare(op.result.element, e.layout(op.result).registers)
+    with e.loop(out.registers) as loop:
+        e.line(f"{out.element(loop.counter)} = {s}[{loop.offset(e.layout(op.result))}];")
+    e.barrier()
+    e.tensors[op.result] = out
+
+
+HANDLERS: dict[str, Handler] = {
+    "arith.constant": _constant,
+    "tt.broadcast": _broadcast,
+    "tt.cat": _cat,
+    "tt.expand_dims": _same_offsets,
+    "tt.gather": _gather,
+    "tt.histogram": _histogram,
+    "tt.join": _join,
+    "tt.make_range": _make_range,
+    "tt.reshape": _same_offsets,
+    "tt.splat": _splat,
+    "tt.split": _split,
+    "tt.trans": _transpose,
+    "tt.unsplat": _unsplat,
+    "ttg.convert_layout": _same_offsets,
+    "ub.poison": _poison,
+}

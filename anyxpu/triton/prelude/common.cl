@@ -1,0 +1,147 @@
+/* What every generated kernel may call. Narrow floats are held in `float`; ax_bits_* and ax_from_bits_* convert
+ * between a value that the narrow type has and its bits, ax_round_* rounds any float to such a value. */
+
+/* --- bf16: the upper half of an f32 */
+
+inline float ax_from_bits_bf16(ushort b) { return as_float((uint)b << 16); }
+inline ushort ax_bits_bf16(float x) { return (ushort)(as_uint(x) >> 16); }
+inline float ax_round_bf16(float x) {
+  uint u = as_uint(x);
+  /* A NaN stays one: rounding its significand up could carry into the exponent. */
+  uint r = (u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u;
+  return as_float(x != x ? (u | 0x00400000u) & 0xffff0000u : r);
+}
+inline float ax_round_rtz_bf16(float x) {
+  uint u = as_uint(x);
+  return as_float((x != x ? u | 0x00400000u : u) & 0xffff0000u);
+}
+
+/* --- rounding to odd: a wider value in f32 such that rounding it again, to a narrower type, is exact */
+
+inline float ax_odd_f64(double x) {
+  float t = convert_float_rtz(x);
+  /* fabs(t) > max only where x is infinite or NaN; rtz never overflows. */
+  return (double)t == x || x != x ? (x != x ? NAN : t) : as_float(as_uint(t) | 1u);
+}
+inline float ax_odd_u64(ulong x) {
+  /* Keep the upper 32 significant bits, with what falls off ORed into the last. */
+  int shift = max(0, 32 - (int)clz(x));
+  ulong low = x & ((1ul << shift) - 1);
+  return ldexp(ax_odd_f64((double)((x >> shift) | (low != 0))), shift);
+}
+inline float ax_odd_i64(long x) { return x < 0 ? -ax_odd_u64(0ul - (ulong)x) : ax_odd_u64((ulong)x); }
+
+/* --- fp8, as in "FP8 formats for deep learning" (Micikevicius et al., 2022) */
+
+inline uchar ax_to_fp8(float x, int bits, int bias, int top, int overflow) {
+  /* `bits` of significand; results above code `top` become `overflow`. Round to nearest even. */
+  uint u = as_uint(x), sign = (u >> 24) & 0x80u, a = u & 0x7fffffffu;
+  int e = max((int)(a >> 23) - 127 + bias, 1);       /* biased exponent of the result's binade; 1: subnormals */
+  float ulp = as_float((uint)(e - bias - bits + 127) << 23);
+  int n = (int)rint(as_float(a) / ulp);              /* significand with its leading bit, in ulps */
+  int code = ((e - 1) << bits) + n;                  /* the leading bit carries into the exponent */
+  return (uchar)(sign | (uint)(code > top ? overflow : code));
+}
+inline uchar ax_bits_f8e5(float x) {
+  return x != x ? (uchar)(0x7f | ((as_uint(x) >> 24) & 0x80)) : isinf(x) ? (uchar)(x < 0 ? 0xfc : 0x7c) : ax_to_fp8(x, 2, 15, 0x7b, 0x7c);
+}
+inline uchar ax_bits_f8e4nv(float x) {
+  return x != x || isinf(x) ? (uchar)(0x7f | ((as_uint(x) >> 24) & 0x80)) : ax_to_fp8(x, 3, 7, 0x7e, 0x7f);
+}
+inline float ax_from_fp8(uchar b, int bits, int bias) {
+  int e = (b & 0x7f) >> bits, m = b & ((1 << bits) - 1);
+  float x = e ? ldexp((float)(m | (1 << bits)), e - bias - bits) : ldexp((float)m, 1 - bias - bits);
+  return b & 0x80 ? -x : x;
+}
+inline float ax_from_bits_f8e5(uchar b) {
+  return (b & 0x7f) > 0x7c ? NAN : (b & 0x7f) == 0x7c ? (b & 0x80 ? -INFINITY : INFINITY) : ax_from_fp8(b, 2, 15);
+}
+inline float ax_from_bits_f8e4nv(uchar b) { return (b & 0x7f) == 0x7f ? NAN : ax_from_fp8(b, 3, 7); }
+inline float ax_round_f8e5(float x) { return ax_from_bits_f8e5(ax_bits_f8e5(x)); }
+inline float ax_round_f8e4nv(float x) { return ax_from_bits_f8e4nv(ax_bits_f8e4nv(x)); }
+
+/* --- integer division: what C leaves undefined, and the CPU traps on, gives some value instead */
+
+#define AX_DIVIDE(name, type, utype)                              \
+  inline type ax_div_##name(type a, type b) {                     \
+    type d = (b == 0 || b == -1) ? (type)1 : b;                   \
+    return b == -1 ? (type)(0 - (utype)a) : (type)(a / d);        \
+  }                                                               \
+  inline type ax_rem_##name(type a, type b) {                     \
+    type d = (b == 0 || b == -1) ? (type)1 : b;                   \
+    return (type)(a % d);                                         \
+  }                                                               \
+  inline utype ax_div_u##name(utype a, utype b) { return a / (b ? b : (utype)1); } \
+  inline utype ax_rem_u##name(utype a, utype b) { return a % (b ? b : (utype)1); }
+AX_DIVIDE(i8, char, uchar)
+AX_DIVIDE(i16, short, ushort)
+AX_DIVIDE(i32, int, uint)
+AX_DIVIDE(i64, long, ulong)
+
+/* --- atomics on integers */
+
+#define AX_ATOMIC_INTEGER(name, type, utype, object, uobject)                                                         \
+  inline type ax_atomic_xchg_##name(__global type* p, type v) { return (type)atomic_exchange((volatile __global object*)p, v); } \
+  inline type ax_atomic_add_##name(__global type* p, type v) { return (type)atomic_fetch_add((volatile __global object*)p, v); } \
+  inline type ax_atomic_and_##name(__global type* p, type v) { return (type)atomic_fetch_and((volatile __global object*)p, v); } \
+  inline type ax_atomic_or_##name(__global type* p, type v) { return (type)atomic_fetch_or((volatile __global object*)p, v); } \
+  inline type ax_atomic_xor_##name(__global type* p, type v) { return (type)atomic_fetch_xor((volatile __global object*)p, v); } \
+  inline type ax_atomic_max_##name(__global type* p, type v) { return (type)atomic_fetch_max((volatile __global object*)p, v); } \
+  inline type ax_atomic_min_##name(__global type* p, type v) { return (type)atomic_fetch_min((volatile __global object*)p, v); } \
+  inline type ax_atomic_umax_##name(__global type* p, type v) { return (type)atomic_fetch_max((volatile __global uobject*)p, (utype)v); } \
+  inline type ax_atomic_umin_##name(__global type* p, type v) { return (type)atomic_fetch_min((volatile __global uobject*)p, (utype)v); } \
+  inline type ax_atomic_cas_##name(__global type* p, type expected, type v) {                                         \
+    atomic_compare_exchange_strong((volatile __global object*)p, &expected, v);                                       \
+    return expected;                                                                                                  \
+  }
+AX_ATOMIC_INTEGER(i32, int, uint, atomic_int, atomic_uint)
+AX_ATOMIC_INTEGER(i64, long, ulong, atomic_long, atomic_ulong)
+
+/* --- 16-bit atomics, by compare-and-swap of the aligned word around them */
+
+inline ushort ax_atomic_cas16(__global ushort* p, ushort expected, ushort v) {
+  volatile __global atomic_uint* word = (volatile __global atomic_uint*)((ulong)p & ~3ul);
+  uint shift = ((ulong)p & 2ul) ? 16u : 0u, old = atomic_load(word);
+  for (;;) {
+    ushort seen = (ushort)(old >> shift);
+    if (seen != expected) return seen;
+    if (atomic_compare_exchange_strong(word, &old, (old & ~(0xffffu << shift)) | ((uint)v << shift))) return seen;
+  }
+}
+inline short ax_atomic_cas_i16(__global short* p, short expected, short v) {
+  return (short)ax_atomic_cas16((__global ushort*)p, (ushort)expected, (ushort)v);
+}
+#define AX_ATOMIC_16(kind, name, type, expression)                   \
+  inline type ax_atomic_##kind##_##name(__global type* p, type v) {  \
+    type old = *(volatile __global type*)p, seen;                    \
+    while ((seen = ax_atomic_cas_i16(p, old, expression)) != old) old = seen; \
+    return old;                                                      \
+  }
+AX_ATOMIC_16(xchg, i16, short, v)
+AX_ATOMIC_16(add, i16, short, (short)(old + v))
+
+/* --- floats, by compare-and-swap of their bits */
+
+#define AX_ATOMIC_FLOAT(kind, name, type, memory, bits, as_value, as_bits, cas, expression)      \
+  inline type ax_atomic_##kind##_##name(__global memory* p, type v) {                            \
+    bits seen = *(volatile __global bits*)p, was;                                                \
+    type old;                                                                                    \
+    do {                                                                                         \
+      was = seen;                                                                                \
+      old = as_value(was);                                                                       \
+      seen = (bits)cas;                                                                          \
+    } while (seen != was);                                                                       \
+    return old;                                                                                  \
+  }
+#define AX_ATOMIC_FLOAT_KIND(kind, x)                                                            \
+  AX_ATOMIC_FLOAT(kind, f32, float, float, uint, as_float, as_uint,                              \
+                  ax_atomic_cas_i32((__global int*)p, (int)was, (int)as_uint(x)), x)             \
+  AX_ATOMIC_FLOAT(kind, f64, double, double, ulong, as_double, as_ulong,                         \
+                  ax_atomic_cas_i64((__global long*)p, (long)was, (long)as_ulong(x)), x)         \
+  AX_ATOMIC_FLOAT(kind, f16, float, ushort, ushort, ax_from_bits_f16, ax_bits_f16,               \
+                  ax_atomic_cas16(p, was, ax_bits_f16(ax_round_f16(x))), x)                      \
+  AX_ATOMIC_FLOAT(kind, bf16, float, ushort, ushort, ax_from_bits_bf16, ax_bits_bf16,            \
+                  ax_atomic_cas16(p, was, ax_bits_bf16(ax_round_bf16(x))), x)
+AX_ATOMIC_FLOAT_KIND(fadd, old + v)
+AX_ATOMIC_FLOAT_KIND(max, fmax(old, v))
+AX_ATOMIC_FLOAT_KIND(min, fmin(old, v))

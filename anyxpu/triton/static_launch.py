@@ -1,0 +1,68 @@
+"""Inductor's static launcher for xpu: loads a kernel's binary from a file and launches it, without Triton.
+
+It stands where a real XPU build has ``torch._C._StaticXpuLauncher``, and is called by
+``torch._inductor.runtime.static_triton_launcher.StaticallyLaunchedXpuKernel``. With it, a graph from Inductor's cache
+runs without a look at its kernels' sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from anyxpu.triton.driver import Utils, _lib
+from anyxpu.triton.lower import WARP_SIZE
+
+# Inductor's letters for the types of a kernel's parameters (StaticallyLaunchedTritonKernel.type_mappings).
+_TYPES = {
+    "O": "*u8",
+    "b": "i8",
+    "h": "i16",
+    "i": "i32",
+    "l": "i64",
+    "B": "u8",
+    "H": "u16",
+    "I": "u32",
+    "K": "u64",
+    "f": "fp32",
+    "d": "fp64",
+}
+
+
+class StaticKernel:
+    """A loaded kernel and, from its first launch on, its launcher."""
+
+    __slots__ = ("kernel", "launcher")
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+        self.launcher: Any = None
+
+
+class StaticXpuLauncher:
+    """The two functions of ``torch._C._StaticXpuLauncher``."""
+
+    @staticmethod
+    def _load_kernel(path: str, name: str, shared: int, device: int) -> tuple[StaticKernel, int, int]:
+        """(function, registers, spills) of the kernel ``name`` in the binary at ``path``."""
+        _, kernel, registers, spills, _ = Utils().load_binary(name, Path(path).read_bytes(), shared, device)
+        return StaticKernel(kernel), registers, spills
+
+    @staticmethod
+    def _launch_kernel(
+        function: StaticKernel,
+        grid_x: int,
+        grid_y: int,
+        grid_z: int,
+        num_warps: int,
+        shared: int,
+        arg_types: str,
+        args: Sequence[Any],
+        stream: int,
+    ) -> None:
+        launcher = function.launcher
+        if launcher is None:
+            types = [_TYPES[t] for t in arg_types]
+            launcher = function.launcher = _lib().Launcher(types, (num_warps * WARP_SIZE, 1, 1), 0)
+        launcher(grid_x, grid_y, grid_z, stream, function.kernel, *args)

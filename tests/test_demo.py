@@ -1,0 +1,111 @@
+"""The main job's judgement: it accepts what is right, and reports what is wrong."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+
+import pytest
+import torch
+
+from anyxpu import demo
+from anyxpu.demo import compare
+
+
+def needs(package: str) -> None:
+    """Skip where a package is not installed. Finds without importing: the demo prepares the import of timm."""
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"needs {package}")
+
+
+class TestRelativeError:
+    def test_is_the_norm_of_the_difference_over_the_norm(self):
+        reference = torch.randn(100, dtype=torch.float64)
+        found = reference + 0.01 * torch.randn(100, dtype=torch.float64)
+        expected = float((found - reference).norm() / reference.norm())
+        assert compare.relative_error([found], [reference]) == pytest.approx(expected)
+        halves = compare.relative_error(found.split(30), reference.split(30))
+        assert halves == pytest.approx(expected)
+
+    def test_not_finite_is_never_accepted(self):
+        for bad in (math.nan, math.inf):
+            assert compare.relative_error([torch.tensor([1.0, bad])], [torch.ones(2)]) == math.inf
+
+    def test_zero_reference(self):
+        assert compare.relative_error([torch.zeros(2)], [torch.zeros(2)]) == 0
+        assert compare.relative_error([torch.ones(2)], [torch.zeros(2)]) == math.inf
+
+    def test_different_shapes_or_numbers_of_tensors_are_refused(self):
+        with pytest.raises(ValueError, match="shape"):
+            compare.relative_error([torch.ones(2)], [torch.ones(1)])
+        with pytest.raises(ValueError):
+            compare.relative_error([torch.ones(2)], [])
+
+
+def row(**changes):
+    good = {"model": "m", "mode": "inference", "dtype": "float32", "error": 1e-6, "bound": 1e-4}
+    return {**good, "host_operators": 0, "host_operator_names": {}, **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"error": 2e-4}, "above"),
+        ({"error": math.inf}, "above"),
+        ({"error": math.nan}, "above"),
+        ({"host_operators": 2, "host_operator_names": {"aten::erf": 2}}, "aten::erf x2"),
+        ({"failed": "RuntimeError: no\nmore"}, "RuntimeError: no"),
+    ],
+)
+def test_a_wrong_row_is_named(changes, words):
+    (sentence,) = demo._wrong(row(**changes))
+    assert "m inference float32" in sentence and words in sentence
+
+
+def test_a_right_row_is_not():
+    assert demo._wrong(row()) == []
+
+
+def test_a_failed_row_misses_the_goals():
+    met = {goal.name: goal.met for goal in demo._goals([row(), {**row(), "failed": "x"}])}
+    assert met["rows that ran"] is False
+    assert met["largest relative error, float32"] is True
+
+
+def test_host_operators_are_the_difference_of_two_snapshots(xpu):
+    before = compare.counters()
+    torch.ones(4, device="xpu").erfinv()
+    first = compare.served_since(before, "host")
+    if not first:
+        pytest.skip("erfinv has a kernel of its own by now")
+    assert sum(first.values()) == 1
+    assert compare.served_since(compare.counters(), "host") == {}
+
+
+def test_weights_are_the_same_each_time():
+    needs("timm")
+    from anyxpu.demo.models import MODELS
+
+    first, second = (dict(MODELS["resnet18"].make().state_dict()) for _ in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    a, b = (MODELS["resnet18"].make_batch() for _ in range(2))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.slow
+def test_a_training_row_end_to_end(tmp_path, run_python):
+    """The smallest real row, whole: compiled, compared, counted and timed."""
+    needs("timm")
+    source = """
+    import json
+    from anyxpu import demo
+    report = demo.run(demo.Settings(models=["resnet18"], rounds=1))
+    print(json.dumps(report.as_dict()))
+    """
+    result = json.loads(run_python(source, timeout=900).stdout.splitlines()[-1])
+    assert result["wrong"] == []
+    (only,) = result["rows"]
+    assert only["triton_kernels"] > 10
+    assert only["host_operators"] == 0
+    assert set(only["times"]) == {"xpu compiled", "cpu inductor", "cpu eager"}
