@@ -9,9 +9,10 @@ import ctypes
 from collections.abc import Iterable, Sequence
 from ctypes import POINTER, byref, c_char, c_char_p, c_double, c_int, c_uint8, c_uint32, c_uint64, c_void_p
 from enum import IntEnum
+from pathlib import Path
 from typing import Any
 
-from anyxpu.drivers import library_path
+from anyxpu.drivers import NAMES, library_path
 
 ABI = 1
 
@@ -174,19 +175,19 @@ class Driver:
     """One loaded and opened driver; its methods are the header's functions, with results returned.
 
     Args:
-        name: ``"sycl"`` or ``"null"``.
-        devices: as ``open`` takes it; 0 shows what is there.
+        library: ``"sycl"``, ``"null"``, or the path of a built driver. A copy of a driver's library under another path
+            is another instance of it, with devices of its own.
+        devices: as ``open`` takes it; 0 shows what is there. Only an instance's first ``Driver`` decides.
 
     Every method raises :class:`DriverError` where the function does not answer OK; handles are plain ints.
     """
 
-    def __init__(self, name: str, devices: int = 0) -> None:
-        library = ctypes.CDLL(str(library_path(name)))
-        library.anyxpu_driver.restype = POINTER(_Table)
-        self._library = library
-        self.table = library.anyxpu_driver().contents
+    def __init__(self, library: str | Path, devices: int = 0) -> None:
+        self.library = ctypes.CDLL(str(library_path(library) if library in NAMES else library))
+        self.library.anyxpu_driver.restype = POINTER(_Table)
+        self.table = self.library.anyxpu_driver().contents
         if self.table.abi != ABI:
-            raise RuntimeError(f"driver {name} speaks ABI {self.table.abi}, this Python {ABI}")
+            raise RuntimeError(f"driver {library} speaks ABI {self.table.abi}, this Python {ABI}")
         self._call("open", devices)
 
     def _call(self, function: str, *arguments: Any, allow: Iterable[Status] = ()) -> Status:

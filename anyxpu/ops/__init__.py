@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from typing import Any
 
+import torch
+
+from anyxpu.ops import kernels, printing, registry
 from anyxpu.shim import lib
 
 
 def register() -> None:
     """Give torch the operators. Called once by the install; starts no driver and compiles nothing."""
-    from anyxpu.ops import kernels, printing
-
     lib().set_kernel_provider(kernels.provide)
     printing.install()
     if importlib.util.find_spec("anyxpu.ops.library"):
-        importlib.import_module("anyxpu.ops.library").register()
+        library = importlib.import_module("anyxpu.ops.library")
+        library.register()
+        for name in library.TABLE:
+            registry.declare(f"aten::{name}", "library")
 
 
 def counters() -> dict[str, dict[str, int]]:
@@ -38,6 +43,19 @@ def reset_counters() -> None:
 
 def resolve(op: str) -> str:
     """How ``op`` is served on xpu now; see :func:`anyxpu.ops.registry.resolve`."""
-    from anyxpu.ops import registry
-
     return registry.resolve(op)
+
+
+def host_call(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """Run ``op`` by ATen's CPU kernel, whatever else is registered for it; counted as host.
+
+    For a kernel that declines a call: it hands the call on as it came.
+
+    Args:
+        op: an overload, as ``torch.ops.aten.mm.default``.
+        args, kwargs: the operator's own; xpu tensors are read and written where they are.
+
+    Returns:
+        What the operator returns, on xpu. Raises what the CPU kernel raises.
+    """
+    return lib().host_call(op._schema.name, op._schema.overload_name, *args, **kwargs)

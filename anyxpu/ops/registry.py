@@ -36,7 +36,8 @@ def resolve(op: str) -> str:
     """How ``op`` (``"aten::add.Tensor"``, or without the namespace) is served on xpu now.
 
     Returns:
-        One of :data:`WAYS`; ``composite`` where it is made of other operators; ``none`` where nothing serves it.
+        One of :data:`WAYS`; ``composite`` where it is made of other operators, by torch or here; ``none`` where
+        nothing serves it.
 
     Raises:
         ValueError: there is no such operator.
@@ -58,7 +59,7 @@ def operators() -> dict[str, str]:
 def _resolve(name: str) -> str:
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     if has(name, "XPU"):
-        return "structural" if name in _structural() else _declared.get(name, "library")
+        return "structural" if name in _structural() else _declared.get(name, "composite")
     if has(name, _NON_FUNCTIONAL):
         # torch makes the result by empty_strided and hands it to the out= or in-place form.
         out = next((v for v in _out_variants(name) if not has(v, _NON_FUNCTIONAL)), None)

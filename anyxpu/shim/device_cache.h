@@ -5,8 +5,8 @@
 // the pools until all have passed.
 //
 // Two locks. `state_` guards the blocks and is never held while waiting for a device, for another thread's Python, or
-// in the driver's allocate. `growth_` is held around everything that gets segments or gives them back, so that a
-// thread short of memory never misses what another is just releasing. Order: growth_ before state_.
+// in the driver's allocate. `release_` is held around everything that gives segments back, so that a thread short of
+// memory never misses what another is just releasing. Order: release_ before state_.
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>
@@ -151,8 +151,9 @@ class DeviceCache {
 
   // device_cache_growth.cpp: segments
   Block* allocate_slowly(Request& request);
-  Block* grow(Lock& lock, BlockPool& pool, const Request& request, bool retry);
-  Block* grow_or_make_room(Lock& lock, const Request& request);
+  Block* grow(Lock& lock, const Request& request);
+  void* get_segment(Lock& lock, BlockPool& pool, size_t bytes, ax_queue* queue);
+  Block* make_room_and_grow(Lock& lock, const Request& request);
   Block* take_from_oom_pools(const Request& request);
   void wait_for_events(Lock& lock);
   void collect_garbage(Lock& lock);
@@ -173,7 +174,7 @@ class DeviceCache {
   PrivatePool& private_pool(c10::MempoolId_t id, const char* what);
 
   const c10::DeviceIndex device_;
-  mutable std::mutex growth_;
+  std::mutex release_;
   mutable std::mutex state_;
 
   BlockPool small_{true, nullptr};
@@ -187,6 +188,8 @@ class DeviceCache {
   std::vector<Route> routes_;  // who allocates in a private pool just now
 
   Stats stats_;
+  size_t growing_ = 0;    // bytes just being asked of the driver
+  int64_t releases_ = 0;  // segments given back; unlike the statistic, never reset
   double fraction_ = 1.0;
   std::optional<size_t> limit_;  // bytes, where a fraction was set
   History history_;

@@ -42,53 +42,41 @@ bool is_shared(c10::MempoolId_t pool) { return pool.first == 0 && pool.second ==
 
 Block* DeviceCache::allocate_slowly(Request& request) {
   GilReleased no_gil;
-  std::lock_guard<std::mutex> growing(growth_);
   Lock lock(state_);
-  process_events();
-  Block* block = take_fitting(request);  // another thread may have freed one, or grown the cache, meanwhile
+  collect_garbage(lock);
+  Block* block = grow(lock, request);
   if (!block) {
-    collect_garbage(lock);
-    block = grow_or_make_room(lock, request);
+    const int64_t releases = releases_;
+    lock.unlock();
+    std::lock_guard<std::mutex> releasing(release_);
+    lock.lock();
+    process_events();
+    block = take_fitting(request);                                     // other threads may have freed what fits
+    if (!block && releases_ != releases) block = grow(lock, request);  // or made room
+    if (!block) block = make_room_and_grow(lock, request);
+    if (!block) block = take_from_oom_pools(request);
   }
-  if (!block) block = take_from_oom_pools(request);
   if (!block) raise_out_of_memory(lock, request);
   return hand_out(block, request);
 }
 
-Block* DeviceCache::grow_or_make_room(Lock& lock, const Request& request) {
-  if (Block* block = grow(lock, pool_for(request), request, /*retry=*/false)) return block;
+Block* DeviceCache::make_room_and_grow(Lock& lock, const Request& request) {
   if (auto oversize = choose_oversize(request); !oversize.empty()) {
     release(lock, oversize);
-    if (Block* block = grow(lock, pool_for(request), request, /*retry=*/false)) return block;
+    if (Block* block = grow(lock, request)) return block;
   }
   release_everything(lock, {0, 0});
-  // Waiting for events may have freed a block that fits in a segment that could not be released.
+  ++stats_.num_alloc_retries;
+  // Waiting for events may have freed a block that fits, in a segment that could not be released.
   if (Block* block = take_fitting(request)) return block;
-  return grow(lock, pool_for(request), request, /*retry=*/true);
+  return grow(lock, request);
 }
 
-Block* DeviceCache::grow(Lock& lock, BlockPool& pool, const Request& request, bool retry) {
+Block* DeviceCache::grow(Lock& lock, const Request& request) {
+  BlockPool& pool = pool_for(request);
   size_t bytes = segment_bytes(request.bytes);
-  if (retry) ++stats_.num_alloc_retries;
-  auto reserved = static_cast<size_t>(stats_.reserved_bytes[0].current);
-  // Asked of the driver, a CPU device would promise memory the machine does not have.
-  if (bytes > limit() || reserved > limit() - bytes) return nullptr;
-
-  auto source = pool.owner ? pool.owner->source : nullptr;
-  void* address = nullptr;
-  lock.unlock();
-  if (source) {
-    address = source->raw_alloc_with_queue(bytes, request.queue);
-  } else {
-    ax_status status = driver().allocate(device_, AX_MEMORY_DEVICE, bytes, &address);
-    if (status == AX_OUT_OF_MEMORY)
-      address = nullptr;
-    else
-      check(status, "allocate device memory");
-  }
-  lock.lock();
+  void* address = get_segment(lock, pool, bytes, request.queue);
   if (!address) return nullptr;
-
   auto* block = new Block;
   block->address = address;
   block->bytes = bytes;
@@ -97,13 +85,37 @@ Block* DeviceCache::grow(Lock& lock, BlockPool& pool, const Request& request, bo
   block->pool = &pool;
   segments_[reinterpret_cast<uintptr_t>(address)] = Segment{block, bytes, request.stack};
   ranges_.add(address, bytes, device_);
-  if (pool.owner) ++pool.owner->segments;
   count(stats_.segment, pool, 1);
   count(stats_.reserved_bytes, pool, static_cast<int64_t>(bytes));
   ++stats_.num_device_alloc;
   if (bytes >= AcceleratorAllocatorConfig::max_split_size()) stats_.oversize_segments.increase(1);
   trace(TraceAction::kSegmentAlloc, address, bytes, request.queue, &pool, request.stack);
   return block;
+}
+
+// Null where there is no room. A segment of a private pool is counted from before it is asked for, which keeps the
+// pool from being forgotten meanwhile.
+void* DeviceCache::get_segment(Lock& lock, BlockPool& pool, size_t bytes, ax_queue* queue) {
+  // Asked of the driver, a CPU device would promise memory the machine does not have.
+  size_t taken = static_cast<size_t>(stats_.reserved_bytes[0].current) + growing_;
+  if (bytes > limit() || taken > limit() - bytes) return nullptr;
+  auto source = pool.owner ? pool.owner->source : nullptr;
+  if (pool.owner) ++pool.owner->segments;
+  growing_ += bytes;
+  lock.unlock();
+  void* address = nullptr;
+  ax_status status = AX_OK;
+  if (source) {
+    address = source->raw_alloc_with_queue(bytes, queue);
+  } else {
+    status = driver().allocate(device_, AX_MEMORY_DEVICE, bytes, &address);
+  }
+  lock.lock();
+  growing_ -= bytes;
+  if (status == AX_OK && address) return address;
+  if (pool.owner) --pool.owner->segments;
+  if (status != AX_OUT_OF_MEMORY) check(status, "allocate device memory");
+  return nullptr;
 }
 
 Block* DeviceCache::take_from_oom_pools(const Request& request) {
@@ -117,7 +129,7 @@ Block* DeviceCache::take_from_oom_pools(const Request& request) {
 
 void DeviceCache::release_cached(c10::MempoolId_t pool) {
   GilReleased no_gil;
-  std::lock_guard<std::mutex> growing(growth_);
+  std::lock_guard<std::mutex> releasing(release_);
   Lock lock(state_);
   release_everything(lock, pool);
 }
@@ -204,6 +216,9 @@ void DeviceCache::collect_garbage(Lock& lock) {
   auto keep = static_cast<int64_t>(threshold * static_cast<double>(*limit_));
   int64_t surplus = stats_.reserved_bytes[0].current - keep;
   if (surplus <= 0) return;
+  lock.unlock();
+  std::lock_guard<std::mutex> releasing(release_);
+  lock.lock();
   auto blocks = choose_unsplit(large_);
   auto age = [this](const Block* block) { return large_.searches - block->searches_then; };
   std::sort(blocks.begin(), blocks.end(), [&](const Block* a, const Block* b) { return age(a) > age(b); });
@@ -232,6 +247,7 @@ void DeviceCache::release(Lock& lock, const std::vector<Block*>& blocks) {
     count(stats_.segment, pool, -1);
     count(stats_.reserved_bytes, pool, -static_cast<int64_t>(block->bytes));
     ++stats_.num_device_free;
+    ++releases_;
     if (block->bytes >= AcceleratorAllocatorConfig::max_split_size()) stats_.oversize_segments.decrease(1);
     trace(TraceAction::kSegmentFree, block->address, block->bytes, block->queue, &pool, nullptr);
     delete block;

@@ -266,6 +266,15 @@ void run(const c10::OperatorHandle& op, const std::string& name, Stack& argument
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &arguments);
 }
 
+// Dense tensors only: what else torch can make on xpu has no kernels at all.
+void no_such_layout(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "anyxpu: ", full_name(op), " on a tensor of kind ", keys.highestPriorityTypeId(),
+                              " is not supported: only dense tensors are. Do this part on the CPU, or call ",
+                              "to_dense() or dequantize() there first.");
+}
+
+}  // namespace
+
 void host_fallback(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
   const auto name = full_name(op);
@@ -306,15 +315,6 @@ void host_fallback(const c10::OperatorHandle& op, Stack* stack) {
   }
   memory.finish();
 }
-
-// Dense tensors only: what else torch can make on xpu has no kernels at all.
-void no_such_layout(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack*) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, "anyxpu: ", full_name(op), " on a tensor of kind ", keys.highestPriorityTypeId(),
-                              " is not supported: only dense tensors are. Do this part on the CPU, or call ",
-                              "to_dense() or dequantize() there first.");
-}
-
-}  // namespace
 
 TORCH_LIBRARY_IMPL(_, XPU, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&host_fallback>());

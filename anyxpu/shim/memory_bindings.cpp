@@ -252,6 +252,16 @@ void bind_figures(py::module_& m) {
   m.def("_xpu_memorySnapshot", wrap_pybind_function(memory_snapshot));
   m.def("_xpu_recordMemoryHistory", wrap_pybind_function(record_memory_history));
   m.def("host_memory_stats", wrap_pybind_function(host_memory_stats));
+  m.def("device_of", wrap_pybind_function([](uintptr_t address) {
+          auto device = device_of(reinterpret_cast<const void*>(address));
+          return device ? std::optional<int>(*device) : std::nullopt;
+        }));
+  m.def("record_stream", wrap_pybind_function_no_gil([](uintptr_t address, int64_t stream_id, int64_t device) {
+          xpu_allocator()->record_stream(reinterpret_cast<const void*>(address), make_stream(stream_id, index(device)));
+        }));
+  m.def("record_pinned", wrap_pybind_function_no_gil([](uintptr_t address, int64_t stream_id, int64_t device) {
+          return record_pinned(reinterpret_cast<const void*>(address), make_stream(stream_id, index(device)));
+        }));
 }
 
 void bind_pools(py::module_& m) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/stack.h>
 #include <c10/core/Stream.h>
 
 #include <array>
@@ -13,6 +14,10 @@
 #include <string_view>
 
 #include "shim/runtime.h"
+
+namespace c10 {
+class OperatorHandle;
+}
 
 namespace anyxpu {
 
@@ -67,6 +72,9 @@ void resize_tensor(c10::TensorImpl* self, at::IntArrayRef size, at::OptionalIntA
 inline c10::Device xpu_device(c10::DeviceIndex index) { return c10::Device(c10::DeviceType::XPU, index); }
 
 // --- host path ----------------------------------------------------------------------------------------------
+// Serves an operator by ATen's CPU kernel; the backend fallback of key XPU. The arguments are taken off the stack and
+// the results put on it.
+void host_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 // Runs host operators on copies even where the host can read device memory, as on a discrete GPU.
 void set_host_copies(bool always) noexcept;
 // Names of the operators that structural.cpp serves.

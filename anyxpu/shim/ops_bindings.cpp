@@ -1,5 +1,6 @@
 // The Python face of the operators: who serves what, how often, and where kernels come from.
 #include "shim/bindings.h"
+#include "shim/host_call.h"
 #include "shim/ops.h"
 
 namespace anyxpu {
@@ -61,6 +62,8 @@ void bind_ops(py::module_& m) {
       "set_kernel_provider", [](const py::function& provider) { set_kernel_provider(provider.ptr()); },
       py::arg("provider"),
       "Set who makes device kernels: provider(device, family, source, destination, walk) -> Kernel or None.");
+  m.def("host_call", &host_call, py::arg("name"), py::arg("overload"),
+        "Run operator `name`.`overload` on the host path with the arguments that follow.");
   m.def("set_host_copies", &set_host_copies, py::arg("always"),
         "Run host operators on copies even where the host can read device memory; for tests.");
 }

@@ -80,10 +80,13 @@ def _body(e: Emitter, region: Region, targets: Sequence[Value]) -> None:
     """A one-block region whose terminator's operands become ``targets``."""
     if len(region.blocks) != 1:
         raise UnsupportedOperation("a structured region with several blocks is not supported")
-    *ops, last = region.entry.ops
+    ops = region.entry.ops
+    # A region that yields nothing is printed without its terminator.
+    yielded = ops[-1].operands if ops and ops[-1].name == "scf.yield" else ()
     for op in ops:
-        e.op(op)
-    assign(e, targets, last.operands)
+        if op.name != "scf.yield":
+            e.op(op)
+    assign(e, targets, yielded)
 
 
 def _for(e: Emitter, op: Op) -> None:

@@ -21,11 +21,27 @@ struct ax_queue {
   sycl::queue queue;
 };
 
+namespace anyxpu::sycl_driver {
+
+// What failed asynchronously on one queue and was not reported yet.
+class Errors {
+ public:
+  void keep(const sycl::exception_list& errors);
+  std::string take();  // "" where nothing failed
+
+ private:
+  std::mutex mutex_;
+  std::string text_;
+};
+
+}  // namespace anyxpu::sycl_driver
+
 struct ax_event {
   sycl::event event;  // complete until first recorded
   bool timing = false;
   bool recorded = false;
   std::optional<sycl::context> context;  // of the queue it was last recorded on
+  std::shared_ptr<anyxpu::sycl_driver::Errors> errors;  // of that queue; null where it is somebody else's
   std::mutex mutex;
 };
 
@@ -72,10 +88,6 @@ ax_status guarded(ax_status otherwise, Body&& body) noexcept {
 inline void require(bool ok, const char* message) {
   if (!ok) throw Failure(AX_INVALID, message);
 }
-
-// Collects what a queue reports asynchronously; throws it as AX_LAUNCH_FAILED from the thread that waits.
-void keep_asynchronous_errors(sycl::exception_list errors);
-void raise_kept_errors();
 
 // --- devices ------------------------------------------------------------------------------------------------
 struct Device {
@@ -146,8 +158,8 @@ ax_status launch(ax_queue* queue, ax_kernel* kernel, const uint32_t groups[3], c
 
 // --- queues -------------------------------------------------------------------------------------------------
 sycl::queue hold(ax_queue* queue);  // the queue that the handle stands for now
-// Puts a fresh queue behind the handle of one that takes no more work.
-void replace_failed(ax_queue* handle, sycl::queue& failed);
+// Puts a fresh queue behind the handle of one that takes no more work, and throws what had failed on it.
+[[noreturn]] void replace_failed(ax_queue* handle, sycl::queue& failed, const sycl::exception& error);
 // Whether `error` says that something enqueued earlier failed, and not this.
 bool failed_earlier(const sycl::exception& error) noexcept;
 
@@ -159,8 +171,7 @@ void on_queue(ax_queue* handle, Body&& body) {
     body(queue);
   } catch (const sycl::exception& error) {
     if (!failed_earlier(error)) throw;
-    replace_failed(handle, queue);
-    throw Failure(AX_LAUNCH_FAILED, std::string("work enqueued earlier failed: ") + error.what());
+    replace_failed(handle, queue, error);
   }
 }
 

@@ -56,6 +56,8 @@ void prepare_environment() {
   // By default the CPU driver refuses a single allocation of more than half of the memory.
   const std::string limit = std::to_string(physical_memory() >> 20) + "MB";
   setenv("CL_CONFIG_CPU_FORCE_MAX_MEM_ALLOC_SIZE", limit.c_str(), 0);
+  // Host tasks of different streams run beside each other; one thread is the default.
+  setenv("SYCL_QUEUE_THREAD_POOL_SIZE", "4", 0);
   // Free memory of a GPU is answered by Sysman only.
   setenv("ZES_ENABLE_SYSMAN", "1", 0);
 }
@@ -96,14 +98,13 @@ void find_devices(int wanted) {
   auto& devices = state().devices;
   if (wanted > 0) {
     for (int i = 0; i < wanted; ++i)
-      devices.push_back(make_device(found[0], sycl::context(found[0], keep_asynchronous_errors), i, wanted));
+      devices.push_back(make_device(found[0], sycl::context(found[0]), i, wanted));
     return;
   }
   // GPUs share one context, as peer copies between them need.
-  const sycl::context context(found[0].is_gpu() ? found : std::vector<sycl::device>{found[0]},
-                              keep_asynchronous_errors);
-  const size_t count = found[0].is_gpu() ? found.size() : 1;
-  for (size_t i = 0; i < count; ++i) devices.push_back(make_device(found[i], context, static_cast<int>(i), 1));
+  if (!found[0].is_gpu()) found.resize(1);
+  const sycl::context context(found);
+  for (size_t i = 0; i < found.size(); ++i) devices.push_back(make_device(found[i], context, static_cast<int>(i), 1));
 }
 
 // --- properties ---------------------------------------------------------------------------------------------

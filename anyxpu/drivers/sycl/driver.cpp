@@ -8,7 +8,6 @@ namespace anyxpu::sycl_driver {
 namespace {
 
 thread_local std::string t_last_error;
-thread_local std::string t_asynchronous_error;
 
 struct Meaning {
   std::string_view answer;
@@ -52,23 +51,25 @@ bool failed_earlier(const sycl::exception& error) noexcept {
   return std::string_view(error.what()).find("Enqueue process failed") != std::string_view::npos;
 }
 
-// SYCL calls this from inside wait_and_throw, in the thread that waits: a thread-local carries the text across.
-void keep_asynchronous_errors(sycl::exception_list errors) {
+void Errors::keep(const sycl::exception_list& errors) {
+  std::lock_guard lock(mutex_);
   for (const std::exception_ptr& pointer : errors) {
     try {
       std::rethrow_exception(pointer);
+    } catch (const sycl::exception& error) {
+      // The commands behind the one that failed report only that they could not be enqueued either.
+      if (text_.empty() || !failed_earlier(error)) text_ = error.what();
     } catch (const std::exception& error) {
-      if (t_asynchronous_error.empty()) t_asynchronous_error = error.what();
+      text_ = error.what();
     } catch (...) {
-      if (t_asynchronous_error.empty()) t_asynchronous_error = "an unknown exception";
+      text_ = "an unknown exception";
     }
   }
 }
 
-void raise_kept_errors() {
-  if (t_asynchronous_error.empty()) return;
-  std::string message = "work enqueued earlier failed: " + std::exchange(t_asynchronous_error, {});
-  throw Failure(AX_LAUNCH_FAILED, std::move(message));
+std::string Errors::take() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(text_, {});
 }
 
 }  // namespace anyxpu::sycl_driver

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstring>
 #include <shared_mutex>
-#include <unordered_set>
+#include <unordered_map>
 
 #include "common.h"
 
@@ -13,17 +13,32 @@ namespace {
 
 namespace experimental = sycl::ext::oneapi::experimental;
 
+using ErrorsPointer = std::shared_ptr<Errors>;
+
 // A command that SYCL's scheduler fails to enqueue (it was waiting behind a host task) stays the queue's last event, and
 // all that comes later fails after it. Such a queue is replaced, under the same handle, by a fresh one: whoever looks
 // into a handle holds this lock shared, whoever replaces its queue holds it alone.
 struct Queues {
   std::shared_mutex mutex;
-  std::unordered_set<ax_queue*> ours;  // others belong to somebody else and are left as they are
+  std::unordered_map<ax_queue*, ErrorsPointer> ours;  // others belong to somebody else and are left as they are
+  std::vector<sycl::queue> failed;  // never freed: SYCL hands late errors of a queue that is gone to std::terminate
 };
 
 Queues& queues() {
   static Queues* leaked = new Queues;
   return *leaked;
+}
+
+ErrorsPointer errors_of(ax_queue* queue) {
+  std::shared_lock lock(queues().mutex);
+  const auto found = queues().ours.find(queue);
+  return found == queues().ours.end() ? nullptr : found->second;
+}
+
+void raise_errors(const ErrorsPointer& errors) {
+  if (errors == nullptr) return;
+  if (std::string text = errors->take(); !text.empty())
+    throw Failure(AX_LAUNCH_FAILED, "work enqueued earlier failed: " + text);
 }
 
 // Profiling costs nothing measurable on a launch and lets any event on the queue be a timing event.
@@ -36,13 +51,16 @@ sycl::property_list properties_for(int priority) {
   return {in_order(), enable_profiling()};
 }
 
-sycl::queue make_queue(const Device& device, int priority) {
+// SYCL may call the handler in a thread that waits for another queue of the device: errors are kept with their own.
+sycl::queue make_queue(const sycl::context& context, const sycl::device& device, int priority,
+                       const ErrorsPointer& errors) {
+  const auto handler = [errors](const sycl::exception_list& list) { errors->keep(list); };
   try {
-    return sycl::queue(device.context, device.device, keep_asynchronous_errors, properties_for(priority));
+    return sycl::queue(context, device, handler, properties_for(priority));
   } catch (const sycl::exception&) {
     if (priority == 0) throw;
     // A priority is a hint: a backend that has none still gets its queue.
-    return make_queue(device, 0);
+    return make_queue(context, device, 0, errors);
   }
 }
 
@@ -50,16 +68,6 @@ int priority_of(const sycl::queue& queue) {
   namespace priorities = sycl::ext::oneapi::property::queue;
   if (queue.has_property<priorities::priority_high>()) return -1;
   return queue.has_property<priorities::priority_low>() ? 1 : 0;
-}
-
-// Drops what the failed queue still has to report, here and not to the next one that waits on this device. Waiting for
-// it once more makes SYCL report the commands that failed for the first one's sake.
-void drop_errors(sycl::queue& queue) noexcept {
-  for (int round = 0; round < 2; ++round) {
-    guarded(AX_LAUNCH_FAILED, [&] { queue.throw_asynchronous(); });
-    guarded(AX_LAUNCH_FAILED, [&] { queue.wait_and_throw(); });
-    guarded(AX_LAUNCH_FAILED, raise_kept_errors);
-  }
 }
 
 bool complete(const sycl::event& event) {
@@ -98,9 +106,11 @@ uint64_t end_time(const ax_event& event) {
 
 ax_status queue_create(int device, int priority, ax_queue** out) {
   return guarded(AX_INVALID, [&] {
-    auto made = std::make_unique<ax_queue>(ax_queue{make_queue(device_at(device), priority)});
+    const Device& d = device_at(device);
+    auto errors = std::make_shared<Errors>();
+    auto made = std::make_unique<ax_queue>(ax_queue{make_queue(d.context, d.device, priority, errors)});
     std::unique_lock lock(queues().mutex);
-    queues().ours.insert(made.get());
+    queues().ours.emplace(made.get(), std::move(errors));
     *out = made.release();
   });
 }
@@ -120,24 +130,33 @@ sycl::queue hold(ax_queue* queue) {
   return queue->queue;
 }
 
-void replace_failed(ax_queue* handle, sycl::queue& failed) {
-  drop_errors(failed);
-  std::unique_lock lock(queues().mutex);
-  if (!queues().ours.contains(handle) || handle->queue != failed) return;
-  const sycl::property_list properties = properties_for(priority_of(failed));
-  handle->queue = sycl::queue(failed.get_context(), failed.get_device(), keep_asynchronous_errors, properties);
+void replace_failed(ax_queue* handle, sycl::queue& failed, const sycl::exception& error) {
+  failed.throw_asynchronous();
+  std::string cause = error.what();
+  {
+    std::unique_lock lock(queues().mutex);
+    const auto found = queues().ours.find(handle);
+    if (found != queues().ours.end() && handle->queue == failed) {
+      auto errors = std::make_shared<Errors>();
+      handle->queue = make_queue(failed.get_context(), failed.get_device(), priority_of(failed), errors);
+      const std::string kept = std::exchange(found->second, std::move(errors))->take();
+      if (failed_earlier(error) && !kept.empty()) cause = kept;
+      queues().failed.push_back(failed);
+    }
+  }
+  throw Failure(classify(error, AX_LAUNCH_FAILED), "work enqueued earlier failed: " + cause);
 }
 
 ax_status queue_synchronize(ax_queue* queue) {
   return guarded(AX_LAUNCH_FAILED, [&] {
     sycl::queue held = hold(queue);
+    const ErrorsPointer errors = errors_of(queue);
     try {
       held.wait_and_throw();
-      raise_kept_errors();
-    } catch (...) {
-      replace_failed(queue, held);
-      throw;
+    } catch (const sycl::exception& error) {
+      replace_failed(queue, held, error);
     }
+    raise_errors(errors);
   });
 }
 
@@ -195,9 +214,11 @@ ax_status event_record(ax_event* event, ax_queue* queue) {
   return guarded(AX_LAUNCH_FAILED, [&] {
     on_queue(queue, [&](sycl::queue& q) {
       sycl::event marker = q.ext_oneapi_submit_barrier();
+      ErrorsPointer errors = errors_of(queue);
       std::lock_guard lock(event->mutex);
       event->event = std::move(marker);
       event->context.emplace(q.get_context());
+      event->errors = std::move(errors);
       event->recorded = true;
     });
   });
@@ -212,14 +233,16 @@ ax_status event_wait(ax_event* event, ax_queue* queue) {
     lock.unlock();
     if (complete(marker)) return;
     on_queue(queue, [&](sycl::queue& q) {
-      if (context == q.get_context()) {
-        q.ext_oneapi_submit_barrier({marker});
-        return;
-      }
-      // A backend's events do not cross contexts: a host task waits in the queue's place.
+      const bool same_context = context == q.get_context();
+      // Not ext_oneapi_submit_barrier({marker}): that one blocks while the marker itself waits behind a host task.
       experimental::submit(q, [&](sycl::handler& handler) {
         handler.depends_on(marker);
-        handler.host_task([] {});
+        // A backend's events do not cross contexts: a host task waits in the queue's place.
+        if (same_context) {
+          handler.ext_oneapi_barrier();
+        } else {
+          handler.host_task([] {});
+        }
       });
     });
   });
@@ -236,9 +259,10 @@ ax_status event_synchronize(ax_event* event) {
   return guarded(AX_LAUNCH_FAILED, [&] {
     std::unique_lock lock(event->mutex);
     sycl::event marker = event->event;
+    const ErrorsPointer errors = event->errors;
     lock.unlock();
     marker.wait_and_throw();
-    raise_kept_errors();
+    raise_errors(errors);
   });
 }
 

@@ -1,0 +1,24 @@
+// The host path asked for by name: what a library's kernel does with a call that it declines.
+#include "shim/host_call.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
+
+#include "shim/ops.h"
+
+namespace anyxpu {
+
+namespace py = pybind11;
+
+py::object host_call(const std::string& name, const std::string& overload, const py::args& args,
+                     const py::kwargs& kwargs) {
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
+  auto stack = torch::jit::createStackForSchema(op.schema(), torch::jit::tuple_slice(args), kwargs, std::nullopt);
+  {
+    py::gil_scoped_release no_gil;
+    host_fallback(op, &stack);
+  }
+  return torch::jit::createPyObjectForStack(std::move(stack));
+}
+
+}  // namespace anyxpu
