@@ -58,7 +58,6 @@ def _install() -> None:
     lib().set_driver_resolver(choose_driver)
     for name, value in bindings.table().items():
         setattr(torch._C, name, value)
-    torch._C._dynamo.guards._empty_strided_xpu = lib().empty_strided_xpu  # compiled out of a stock wheel
     torch._C._has_xpu = True  # type: ignore[misc]
     # These modules chose their dummies when torch was imported; let them choose again. Leaves first: torch.xpu
     # takes names from its submodules.

@@ -9,6 +9,5 @@ void bind_runtime(pybind11::module_& m);  // driver, devices, streams, generator
 void bind_memory(pybind11::module_& m);   // allocator, pinned memory
 void bind_launch(pybind11::module_& m);   // modules, kernels, launchers
 void bind_ops(pybind11::module_& m);      // structural operators, host fallback
-void bind_inductor_factory(pybind11::module_& m);  // empty_strided_xpu
 
 }  // namespace anyxpu
