@@ -144,9 +144,9 @@ def test_bad_operands_raise_what_the_cpu_raises(name):
 
 def test_mixed_devices_are_refused():
     x, w = torch.zeros(1, 3, 8, 8, device="xpu"), torch.zeros(4, 3, 3, 3)
-    with pytest.raises(RuntimeError, match="same device|should be the same"):
+    with pytest.raises(RuntimeError, match=r"same device|should be the same"):
         F.conv2d(x, w)
-    with pytest.raises(RuntimeError, match="same device|should be the same"):
+    with pytest.raises(RuntimeError, match=r"same device|should be the same"):
         F.conv2d(x.cpu(), w.xpu())
 
 

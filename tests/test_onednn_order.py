@@ -26,7 +26,7 @@ def busy(size: int = 700) -> torch.Tensor:
 
 def test_a_product_reads_what_the_work_before_it_wrote_and_nothing_later():
     weight = torch.randn(48, 48)
-    sources = [torch.randn(48, 48).pin_memory("xpu") for _ in range(40)]
+    sources = [torch.randn(48, 48).pin_memory() for _ in range(40)]
     x, w = torch.zeros(48, 48, device="xpu"), weight.xpu()
     busy()
     results = []

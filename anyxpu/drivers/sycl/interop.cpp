@@ -1,10 +1,9 @@
 // What a library that speaks SYCL (oneDNN) needs to run on this driver's queues, behind plain C names.
-#include <sycl/sycl.hpp>
-
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
+#include <sycl/sycl.hpp>
 
 #define ANYXPU_EXPORT extern "C" __attribute__((visibility("default")))
 
