@@ -19,6 +19,11 @@ class KernelError(AnyxpuError):
         self.kernel, self.source = kernel, source
         where = f" (source: {source})" if source else ""
         super().__init__(f"kernel {kernel}{where}: {message}")
+        self.message = message
+
+    def __reduce__(self) -> tuple[type[KernelError], tuple[str, str, str]]:
+        # Compile workers send it to their parent, and Triton copies it.
+        return type(self), (self.kernel, self.source, self.message)
 
 
 class UnsupportedOperation(AnyxpuError, NotImplementedError):

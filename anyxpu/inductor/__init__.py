@@ -1,7 +1,8 @@
-"""What in-tree Inductor lacks for these devices: a few changes made to its modules right after they are imported.
+"""What in-tree Inductor lacks for these devices, and in wheels without XPU.
 
-Nothing of Inductor is imported here. :func:`register` leaves a finder on ``sys.meta_path`` that waits for the modules
-named in :data:`_CHANGES`.
+Nothing of Inductor is imported here. :func:`register` puts in the C functions that a wheel without XPU lacks, and
+leaves a finder on ``sys.meta_path`` that waits for the modules named in :data:`_CHANGES`, to change them right after
+they are imported.
 """
 
 from __future__ import annotations
@@ -30,8 +31,32 @@ def _static_launcher(module: ModuleType) -> None:
     torch._C._StaticXpuLauncher = StaticXpuLauncher  # type: ignore[attr-defined]
 
 
+def _compile_workers(module: ModuleType) -> None:
+    """Keep the driver out of the process that compile workers are forked from.
+
+    Before it forks, that process asks every device for its properties, which would start the driver there; a child
+    of a fork cannot use a driver that its parent started. The workers get the properties they need with each job.
+    """
+
+    original = module.caching_device_properties
+
+    def caching_device_properties() -> None:
+        import torch
+        from torch._dynamo.device_interface import CudaInterface
+
+        from anyxpu.shim import lib
+
+        if lib().started():
+            original()
+        elif torch.cuda.is_available():
+            CudaInterface.Worker.get_device_properties()
+
+    module.caching_device_properties = caching_device_properties
+
+
 # module -> what is done to it once it has been imported
 _CHANGES: dict[str, Change] = {
+    "torch._inductor.async_compile": _compile_workers,
     "torch._inductor.decomposition": _decompositions,
     "torch._inductor.runtime.static_triton_launcher": _static_launcher,
 }
@@ -71,6 +96,11 @@ def register() -> None:
     """Arrange for the changes; a module that is already imported is changed at once. Calling it again does nothing."""
     if any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return
+    import torch
+
+    from anyxpu.shim import lib
+
+    torch._C._dynamo.guards._empty_strided_xpu = lib()._empty_strided_xpu
     sys.meta_path.insert(0, _Finder())
     for name, change in _CHANGES.items():
         module = sys.modules.get(name)

@@ -17,7 +17,7 @@ from triton.backends.compiler import BaseBackend, GPUTarget
 
 from anyxpu import __version__
 from anyxpu.cache import cache_dir, digest, write_file
-from anyxpu.errors import AnyxpuError, KernelError
+from anyxpu.errors import KernelError, UnsupportedOperation
 from anyxpu.triton import lower
 from anyxpu.triton.lower import WARP_SIZE
 
@@ -179,10 +179,12 @@ class IntelBackend(BaseBackend):
         text = mod.str_nodebug()
         try:
             rendered = lower.render(text, lower.dialect_of(device_kind(self.target)), options.enable_fp_fusion)
-        except AnyxpuError as error:
+        except UnsupportedOperation as error:
+            raise UnsupportedOperation(f"{error} (its TTGIR: {_keep(metadata, 'ttgir', text)})") from error
+        except Exception as error:
             path = _keep(metadata, "ttgir", text)
-            error.args = (f"{error} (its TTGIR: {path})",)
-            raise
+            message = f"anyxpu could not print it as OpenCL C, which is a bug: {type(error).__name__}: {error}"
+            raise KernelError(str(metadata.get("name", "")), path, message) from error
         metadata["name"] = rendered.name
         metadata["shared"] = rendered.shared_bytes
         return rendered.text

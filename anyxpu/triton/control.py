@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from anyxpu.errors import UnsupportedOperation
 from anyxpu.triton import tables
-from anyxpu.triton.emit import Array, Emitter, Handler
+from anyxpu.triton.emit import ASSIGN, Elements, Emitter, Handler
 from anyxpu.triton.ir import Op, Region, Value
 
 
@@ -27,25 +27,12 @@ def _same(e: Emitter, target: Value, source: Value) -> bool:
     return e.scalars[source] == e.scalars[target]
 
 
-def assign(e: Emitter, targets: Sequence[Value], sources: Sequence[Value]) -> None:
-    """``targets = sources``, all at once; targets are declared variables and arrays."""
-    e.flush()
+def assign(e: Emitter, user: Op, targets: Sequence[Value], sources: Sequence[Value]) -> None:
+    """``targets = sources``, all at once; targets are declared variables and arrays, sources operands of ``user``."""
     pairs = [(t, s) for t, s in zip(targets, sources, strict=True) if not _same(e, t, s)]
+    # Tensors first: what they are recomputed from may include the scalars that change below.
+    _assign_tensors(e, user, [(e.tensors[t], s) for t, s in pairs if t.is_tensor])
     scalars = [(t, s) for t, s in pairs if not t.is_tensor]
-    tensors = [(t, s) for t, s in pairs if t.is_tensor]
-    # Tensors first: their recomputed sources may read the scalars that change below.
-    overwritten = {id(e.tensors[t]) for t, _ in tensors}
-    sources_now = [(t, _secured(e, s, overwritten, t)) for t, s in tensors]
-    by_count: dict[int, list[tuple[Value, Value]]] = {}
-    for t, s in sources_now:
-        by_count.setdefault(e.layout(t).registers, []).append((t, s))
-    for count, group in by_count.items():
-        with e.loop(count) as loop:
-            values = [loop.value(s) for _, s in group]
-            for (t, _), v in zip(group, values, strict=True):
-                array = e.tensors[t]
-                assert isinstance(array, Array)
-                e.line(f"{array.element(loop.counter)} = {v};")
     held = [e.scalar(s) for _, s in scalars]
     if len(scalars) > 1:
         held = [e.variable(tables.register_type(s.type), h) for (_, s), h in zip(scalars, held, strict=True)]
@@ -53,11 +40,24 @@ def assign(e: Emitter, targets: Sequence[Value], sources: Sequence[Value]) -> No
         e.line(f"{e.scalar(t)} = {h};")
 
 
-def _secured(e: Emitter, source: Value, overwritten: set[int], target: Value) -> Value:
-    """``source``, or a copy of it where it reads an array that the assignment overwrites other than its own place."""
-    arrays = _arrays(e, source)
-    if not arrays & overwritten:
+def _assign_tensors(e: Emitter, user: Op, pairs: list[tuple[Elements, Value]]) -> None:
+    """Let the assignments wait together with the ops that compute their sources, so that they share loops."""
+    overwritten = {t for t, _ in pairs}
+    secured = [(t, _secured(e, s, overwritten)) for t, s in pairs]
+    for (target, source), (_, read) in zip(pairs, secured, strict=True):
+        op = Op(ASSIGN, [read], attrs={"target": target})
+        e.users[source].remove(user)
+        e.users[read].append(op)
+        e.pending.append(op)
+    e.flush()
+
+
+def _secured(e: Emitter, source: Value, overwritten: set[Elements]) -> Value:
+    """``source``, or a copy of it where it reads an overwritten array elsewhere than in the register it goes to."""
+    waiting = {r for op in e.pending for r in op.results}
+    if all(leaf not in overwritten or index.is_identity for leaf, index in e.sources(source, waiting)):
         return source
+    e.flush()
     copy = Value(source.name, source.type)
     array = e.declare(source.element, e.layout(source).registers)
     with e.loop(array.registers) as loop:
@@ -66,27 +66,14 @@ def _secured(e: Emitter, source: Value, overwritten: set[int], target: Value) ->
     return copy
 
 
-def _arrays(e: Emitter, value: Value) -> set[int]:
-    """Identities of the arrays that computing ``value`` reads."""
-    if not value.is_tensor:
-        return set()
-    elements = e.tensors[value]
-    if isinstance(elements, Array):
-        return {id(elements)}
-    return set().union(*(_arrays(e, s) for s in elements.inputs()))
-
-
 def _body(e: Emitter, region: Region, targets: Sequence[Value]) -> None:
     """A one-block region whose terminator's operands become ``targets``."""
     if len(region.blocks) != 1:
         raise UnsupportedOperation("a structured region with several blocks is not supported")
-    ops = region.entry.ops
-    # A region that yields nothing is printed without its terminator.
-    yielded = ops[-1].operands if ops and ops[-1].name == "scf.yield" else ()
+    *ops, last = region.entry.ops
     for op in ops:
-        if op.name != "scf.yield":
-            e.op(op)
-    assign(e, targets, yielded)
+        e.op(op)
+    assign(e, last, targets, last.operands)
 
 
 def _for(e: Emitter, op: Op) -> None:
@@ -95,7 +82,7 @@ def _for(e: Emitter, op: Op) -> None:
     e.flush()
     for value in carried:
         _declare(e, value)
-    assign(e, carried, initial)
+    assign(e, op, carried, initial)
     c = tables.register_type(counter.type)
     i = e.scalars[counter] = e.fresh("i")
     u = f"({tables.unsigned(counter.type)})" if op.attrs.get("unsigned") else ""
@@ -130,12 +117,12 @@ def _while(e: Emitter, op: Op) -> None:
     e.flush()
     for value in (*before.entry.args, *op.results):
         _declare(e, value)
-    assign(e, before.entry.args, op.operands)
+    assign(e, op, before.entry.args, op.operands)
     with e.braces("for (;;)"):
         *ops, condition = before.entry.ops
         for inner in ops:
             e.op(inner)
-        assign(e, op.results, condition.operands[1:])
+        assign(e, condition, op.results, condition.operands[1:])
         e.line(f"if (!{e.scalar(condition.operands[0])}) break;")
         _alias(e, after.entry.args, op.results)
         _body(e, after, before.entry.args)
@@ -162,24 +149,24 @@ def _label(label: str) -> str:
     return label.replace("^", "block_").replace(".", "_").replace("-", "_").replace("$", "_")
 
 
-def _jump(e: Emitter, successor: tuple[str, list[Value]]) -> None:
+def _jump(e: Emitter, op: Op, successor: tuple[str, list[Value]]) -> None:
     label, values = successor
     assert e.function.body is not None
     block = next(b for b in e.function.body.blocks if b.label == label)
-    assign(e, block.args, values)
+    assign(e, op, block.args, values)
     e.line(f"goto {_label(label)};")
 
 
 def _branch(e: Emitter, op: Op) -> None:
     e.flush()
-    _jump(e, op.successors[0])
+    _jump(e, op, op.successors[0])
 
 
 def _conditional_branch(e: Emitter, op: Op) -> None:
     e.flush()
     with e.braces(f"if ({e.scalar(op.operands[0])})"):
-        _jump(e, op.successors[0])
-    _jump(e, op.successors[1])
+        _jump(e, op, op.successors[0])
+    _jump(e, op, op.successors[1])
 
 
 def _return(e: Emitter, op: Op) -> None:

@@ -132,7 +132,10 @@ class XpuDriver(DriverBase):
     def is_active(cls) -> bool:
         import torch
 
-        if not torch.xpu.is_available():
+        from anyxpu.runtime.install import status
+
+        # Whether there is a device is not asked: that would start it, and Inductor asks this in every compile worker.
+        if not status.active:
             return False
         return os.environ.get("TRITON_DEFAULT_BACKEND") == "intel" or not torch.cuda.is_available()
 

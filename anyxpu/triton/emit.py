@@ -21,8 +21,11 @@ from dataclasses import dataclass
 from anyxpu.errors import UnsupportedOperation
 from anyxpu.triton import layout as layouts
 from anyxpu.triton import tables
-from anyxpu.triton.ir import Block, Function, Op, Region, Tensor, Type, Value, walk
+from anyxpu.triton.ir import Block, Function, Op, Pointer, Region, Scalar, Tensor, Type, Value, walk
 from anyxpu.triton.layout import BitMap, Layout
+
+# The name of the op that :func:`anyxpu.triton.control.assign` makes: overwrite the array ``target`` with the operand.
+ASSIGN = "assign"
 
 # A chain of recomputed ops longer than this is computed once and kept.
 RECOMPUTE_LIMIT = 40
@@ -34,10 +37,11 @@ RECOMPUTE_LIMIT = 40
 
 @dataclass(frozen=True)
 class Array:
-    """A private array (or, for one register, a variable)."""
+    """A private array (or, for one register, a variable) of elements of ``type``."""
 
     name: str
     registers: int
+    type: Scalar | Pointer
 
     def inputs(self) -> Sequence[Value]:
         return ()
@@ -279,12 +283,12 @@ class Emitter:
             with self.braces(f"for (int {k} = 0; {k} < {count}; ++{k})"):
                 yield loop
 
-    def declare(self, type: Type, registers: int) -> Array:
+    def declare(self, type: Scalar | Pointer, registers: int) -> Array:
         """A private array that holds one tensor."""
         name = self.fresh("a")
         size = "" if registers == 1 else f"[{registers}]"
         self.line(f"{tables.storage_type(type)} {name}{size};")
-        return Array(name, registers)
+        return Array(name, registers, type)
 
     def local(self, type: Type, elements: int) -> str:
         """A typed pointer to the work-group's scratch memory, which must be idle; `barrier` before it is used again."""
@@ -391,12 +395,18 @@ class Emitter:
         kept = {op.result: self.declare(op.result.element, self.registers(op)) for op in leaving}
         with self.loop(self.registers(chosen[0])) as loop:
             for op in chosen:
-                name = self.print_element(loop, op)
+                name = None if op.name == ASSIGN else self.print_element(loop, op)
                 if name is None:
                     continue
                 loop.known[op.result, loop.here] = name
                 if op.result in kept:
                     self.line(f"{kept[op.result].element(loop.counter)} = {name};")
+            # Read all before the first is overwritten.
+            assigned = [(op.attrs["target"], loop.value(op.operands[0])) for op in chosen if op.name == ASSIGN]
+            if len(assigned) > 1:
+                assigned = [(t, v if v[0] == "v" else loop.temporary(t.type, v)) for t, v in assigned]
+            for target, value in assigned:
+                self.line(f"{target.element(loop.counter)} = {value};")
         self.tensors.update(kept)
         return left
 
@@ -433,15 +443,34 @@ class Emitter:
                 left.append(op)
                 left_memory |= reads or writes
                 left_store |= writes
-        return chosen, left
+        return self._postpone_assignments(chosen, left, waiting)
 
-    def sources(self, value: Value, waiting: set[Value]) -> list[tuple[Value, BitMap]]:
-        """The values of ``waiting`` that computing ``value`` reads, each with the map of registers it reads."""
+    def _postpone_assignments(self, chosen: list[Op], left: list[Op], waiting: set[Value]) -> tuple[list[Op], list[Op]]:
+        """Take out of the loop each assignment to an array that something else still reads elsewhere."""
+        while True:
+            still_read = {leaf for op in left for v in op.operands for leaf, _ in self.sources(v, waiting)}
+            still_read |= {
+                leaf
+                for op in chosen
+                for v in op.operands
+                for leaf, index in self.sources(v, waiting)
+                if not index.is_identity
+            }
+            early = [op for op in chosen if op.name == ASSIGN and op.attrs["target"] in still_read]
+            if not early:
+                return chosen, left
+            chosen = [op for op in chosen if op not in early]
+            left = left + early
+
+    def sources(self, value: Value, waiting: set[Value]) -> list[tuple[Value | Array, BitMap]]:
+        """What computing ``value`` reads: values of ``waiting`` and arrays, each with the map of registers it reads."""
         if not value.is_tensor:
             return []
         if value in waiting:
             return [(value, layouts.identity(self.layout(value).registers))]
         e = self.tensors[value]
+        if isinstance(e, Array):
+            return [(e, layouts.identity(e.registers))]
         found = [s for v in e.inputs() for s in self.sources(v, waiting)]
         if isinstance(e, (View, Join)):
             return [(leaf, index.after(e.map)) for leaf, index in found]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -80,7 +81,6 @@ def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True) -> Rendered:
     except UnsupportedOperation as error:
         raise UnsupportedOperation(f"kernel {function.name}: {error}") from error
     lines = [
-        prelude(dialect.name),
         "#pragma OPENCL FP_CONTRACT " + ("ON" if fp_fusion else "OFF"),
         "",
         f"__attribute__((reqd_work_group_size({warps * lanes}, 1, 1)))",
@@ -91,7 +91,8 @@ def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True) -> Rendered:
         "}",
         "",
     ]
-    return Rendered("\n".join(lines), function.name, emitter.shared_bytes)
+    kernel = "\n".join(lines)
+    return Rendered(prelude(dialect.name, kernel) + kernel, function.name, emitter.shared_bytes)
 
 
 def _work_item(e: Emitter) -> list[str]:
@@ -121,7 +122,31 @@ def launch_type(signature: str) -> str:
     return {"fp16": "fp32", "bf16": "fp32", "i1": "i32", "u1": "i32"}.get(signature, signature)
 
 
+# A prelude's section begins with a comment that says what it defines: `/* --- ax_round_ ax_bits_: … */`.
+_SECTION = re.compile(r"^/\* --- ((?:\w+ )*\w+):", re.MULTILINE)
+
+
 @cache
-def prelude(dialect: str) -> str:
+def _sections(dialect: str) -> tuple[tuple[tuple[str, ...], str], ...]:
+    """The prelude's sections in order, each with the prefixes of the names that it defines."""
     folder = resources.files("anyxpu.triton") / "prelude"
-    return "".join((folder / f"{name}.cl").read_text() for name in (dialect, "common", "math"))
+    out = []
+    for file in (dialect, "common", "math"):
+        text = (folder / f"{file}.cl").read_text()
+        starts = [*_SECTION.finditer(text)]
+        ends = [*(m.start() for m in starts[1:]), len(text)]
+        out += [(tuple(m.group(1).split()), text[m.start() : end]) for m, end in zip(starts, ends, strict=True)]
+    return tuple(out)
+
+
+def prelude(dialect: str, kernel: str) -> str:
+    """The sections that the kernel's text needs: the device's compiler takes its time for every function it reads.
+
+    A section uses names of earlier ones only.
+    """
+    text, used = kernel, []
+    for prefixes, section in reversed(_sections(dialect)):
+        if any(p in text for p in prefixes):
+            used.append(section)
+            text += section
+    return "".join(reversed(used))

@@ -512,10 +512,17 @@ def _for(p: _Parser, op: Op) -> list[Type]:
     if p.accept(":"):
         p.type()
     body_args = [Value(counter, op.operands[0].type), *map(Value, names, types)]
-    op.regions = [p.region(body_args)]
+    op.regions = [_yielding(p.region(body_args))]
     if p.accept("{"):
         op.attrs.update(p.dictionary())
     return types
+
+
+def _yielding(region: Region) -> Region:
+    """Add the terminator that MLIR does not print where it yields nothing."""
+    if not region.entry.ops or region.entry.ops[-1].name != "scf.yield":
+        region.entry.ops.append(Op("scf.yield"))
+    return region
 
 
 def _carried(p: _Parser, op: Op, keyword: str) -> tuple[list[str], list[Type]]:
@@ -535,9 +542,9 @@ def _carried(p: _Parser, op: Op, keyword: str) -> tuple[list[str], list[Type]]:
 def _if(p: _Parser, op: Op) -> list[Type]:
     op.operands = [p.operand()]
     types = p.type_list() if p.accept("->") else []
-    op.regions = [p.region()]
+    op.regions = [_yielding(p.region())]
     if p.accept("else"):
-        op.regions.append(p.region())
+        op.regions.append(_yielding(p.region()))
     if p.accept("{"):
         op.attrs.update(p.dictionary())
     return types

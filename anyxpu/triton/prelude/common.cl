@@ -1,7 +1,4 @@
-/* What every generated kernel may call. Narrow floats are held in `float`; ax_bits_* and ax_from_bits_* convert
- * between a value that the narrow type has and its bits, ax_round_* rounds any float to such a value. */
-
-/* --- bf16: the upper half of an f32 */
+/* --- ax_from_bits_bf16 ax_bits_bf16 ax_round_bf16 ax_round_rtz_bf16: bf16 is the upper half of an f32 */
 
 inline float ax_from_bits_bf16(ushort b) { return as_float((uint)b << 16); }
 inline ushort ax_bits_bf16(float x) { return (ushort)(as_uint(x) >> 16); }
@@ -16,7 +13,7 @@ inline float ax_round_rtz_bf16(float x) {
   return as_float((x != x ? u | 0x00400000u : u) & 0xffff0000u);
 }
 
-/* --- rounding to odd: a wider value in f32 such that rounding it again, to a narrower type, is exact */
+/* --- ax_odd_: a wider value in f32, rounded to odd, so that rounding it again to a narrower type is exact */
 
 inline float ax_odd_f64(double x) {
   float t = convert_float_rtz(x);
@@ -31,7 +28,8 @@ inline float ax_odd_u64(ulong x) {
 }
 inline float ax_odd_i64(long x) { return x < 0 ? -ax_odd_u64(0ul - (ulong)x) : ax_odd_u64((ulong)x); }
 
-/* --- fp8, as in "FP8 formats for deep learning" (Micikevicius et al., 2022) */
+/* --- ax_to_fp8 ax_bits_f8 ax_from_fp8 ax_from_bits_f8 ax_round_f8:
+ * fp8, as in "FP8 formats for deep learning" (Micikevicius et al., 2022) */
 
 inline uchar ax_to_fp8(float x, int bits, int bias, int top, int overflow) {
   /* `bits` of significand; results above code `top` become `overflow`. Round to nearest even. */
@@ -60,7 +58,7 @@ inline float ax_from_bits_f8e4nv(uchar b) { return (b & 0x7f) == 0x7f ? NAN : ax
 inline float ax_round_f8e5(float x) { return ax_from_bits_f8e5(ax_bits_f8e5(x)); }
 inline float ax_round_f8e4nv(float x) { return ax_from_bits_f8e4nv(ax_bits_f8e4nv(x)); }
 
-/* --- integer division: what C leaves undefined, and the CPU traps on, gives some value instead */
+/* --- ax_div_ ax_rem_: integer division; what C leaves undefined, and the CPU traps on, gives some value instead */
 
 #define AX_DIVIDE(name, type, utype)                              \
   inline type ax_div_##name(type a, type b) {                     \
@@ -78,7 +76,7 @@ AX_DIVIDE(i16, short, ushort)
 AX_DIVIDE(i32, int, uint)
 AX_DIVIDE(i64, long, ulong)
 
-/* --- atomics on integers */
+/* --- ax_atomic_: on integers */
 
 #define AX_ATOMIC_INTEGER(name, type, utype, object, uobject)                                                         \
   inline type ax_atomic_xchg_##name(__global type* p, type v) { return (type)atomic_exchange((volatile __global object*)p, v); } \
@@ -97,7 +95,7 @@ AX_DIVIDE(i64, long, ulong)
 AX_ATOMIC_INTEGER(i32, int, uint, atomic_int, atomic_uint)
 AX_ATOMIC_INTEGER(i64, long, ulong, atomic_long, atomic_ulong)
 
-/* --- 16-bit atomics, by compare-and-swap of the aligned word around them */
+/* 16-bit ones, by compare-and-swap of the aligned word around them */
 
 inline ushort ax_atomic_cas16(__global ushort* p, ushort expected, ushort v) {
   volatile __global atomic_uint* word = (volatile __global atomic_uint*)((ulong)p & ~3ul);
@@ -120,7 +118,7 @@ inline short ax_atomic_cas_i16(__global short* p, short expected, short v) {
 AX_ATOMIC_16(xchg, i16, short, v)
 AX_ATOMIC_16(add, i16, short, (short)(old + v))
 
-/* --- floats, by compare-and-swap of their bits */
+/* Floats, by compare-and-swap of their bits */
 
 #define AX_ATOMIC_FLOAT(kind, name, type, memory, bits, as_value, as_bits, cas, expression)      \
   inline type ax_atomic_##kind##_##name(__global memory* p, type v) {                            \

@@ -1,8 +1,9 @@
-/* Intel's OpenCL driver for x86 CPUs: it has cl_khr_fp16, whose conversions become the CPU's own. */
+/* --- ax_from_bits_f16 ax_bits_f16 ax_round_f16 ax_round_rtz_f16:
+ * 16-bit floats on Intel's driver for x86 CPUs, whose cl_khr_fp16 conversions are the CPU's own */
 #pragma OPENCL EXTENSION cl_khr_fp16 : enable
-#pragma OPENCL EXTENSION cl_khr_fp64 : enable
 
 inline float ax_from_bits_f16(ushort b) { return (float)as_half(b); }
 inline ushort ax_bits_f16(float x) { return as_ushort((half)x); }
 inline float ax_round_f16(float x) { return (float)(half)x; }
 inline float ax_round_rtz_f16(float x) { return (float)convert_half_rtz(x); }
+

@@ -1,5 +1,4 @@
-/* Functions that OpenCL C does not have. */
-
+/* --- ax_brev_: the bits in reverse order */
 inline uint ax_brev_u32(uint x) {
   x = ((x >> 1) & 0x55555555u) | ((x & 0x55555555u) << 1);
   x = ((x >> 2) & 0x33333333u) | ((x & 0x33333333u) << 2);
@@ -8,8 +7,8 @@ inline uint ax_brev_u32(uint x) {
   return (x >> 16) | (x << 16);
 }
 
-/* Inverse of erf. A start from Winitzki's closed form (2008), good to 2e-3, then Newton's method with Halley's
- * correction on erfc, where 1 - |x| keeps its digits; each step about triples the correct digits. */
+/* --- ax_erfinv_: the inverse of erf. A start from Winitzki's closed form (2008), good to 2e-3, then Newton's method with
+ * Halley's correction on erfc, where 1 - |x| keeps its digits; each step about triples the correct digits. */
 inline double ax_erfinv_f64(double x) {
   double a = fabs(x);
   if (!(a < 1.0)) return a == 1.0 ? copysign((double)INFINITY, x) : NAN;

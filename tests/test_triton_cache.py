@@ -1,0 +1,128 @@
+"""Kernels across processes, and what an error says."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from anyxpu.errors import KernelError, UnsupportedOperation
+from tests.triton_support import launch
+
+JIT_PROGRAM = """
+    import sys
+    sys.path.insert(0, {folder!r})
+    import torch, kernel_under_test, anyxpu.triton
+    x = torch.arange(100, dtype=torch.float32, device="xpu")
+    o = torch.empty_like(x)
+    kernel_under_test.double_kernel[(1,)](x, o, 100, B=128)
+    assert o.cpu().tolist() == [2.0 * i for i in range(100)]
+    print("compiled", anyxpu.triton.compile_count())
+"""
+KERNEL = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def double_kernel(x, o, n, B: tl.constexpr):
+    i = tl.arange(0, B)
+    tl.store(o + i, tl.load(x + i, i < n) * 2, i < n)
+"""
+COMPILE_PROGRAM = """
+    import torch
+    def f(x, w):
+        return torch.nn.functional.layer_norm(torch.nn.functional.gelu(x), (64,), w).sum(0)
+    x, w = torch.linspace(-2, 2, 4096).reshape(64, 64), torch.linspace(0, 1, 64)
+    got = torch.compile(f)(x.to("xpu"), w.to("xpu")).cpu()
+    torch.testing.assert_close(got, f(x, w))
+"""
+
+
+def compiled(log: Path) -> list[str]:
+    return log.read_text().split() if log.exists() else []
+
+
+def caches(tmp_path: Path) -> dict[str, str]:
+    return {"TRITON_CACHE_DIR": str(tmp_path / "triton"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
+
+
+def test_a_second_process_compiles_no_jit_kernel(tmp_path, run_python):
+    (tmp_path / "kernel_under_test.py").write_text(KERNEL)
+    program = textwrap.dedent(JIT_PROGRAM).format(folder=str(tmp_path))
+    assert "compiled 1" in run_python(program, **caches(tmp_path)).stdout
+    assert "compiled 0" in run_python(program, **caches(tmp_path)).stdout
+
+
+def test_a_second_process_compiles_nothing_of_a_graph(tmp_path, run_python):
+    log = tmp_path / "compiles"
+    environment = {**caches(tmp_path), "ANYXPU_LOG_COMPILES": str(log)}
+    run_python(COMPILE_PROGRAM, **environment)
+    assert compiled(log), "the first process compiled nothing, so the test tests nothing"
+    log.unlink()
+    run_python(COMPILE_PROGRAM, **environment)
+    assert not compiled(log)
+
+
+@triton.jit
+def refused_kernel(x, B: tl.constexpr):
+    i = tl.arange(0, B)
+    v = tl.load(x + i)
+    r = tl.inline_asm_elementwise("nop", "=r,r", [v], dtype=tl.int32, is_pure=True, pack=1)
+    tl.store(x + i, r)
+
+
+def test_an_unsupported_operation_is_named_with_kernel_and_source():
+    with pytest.raises(UnsupportedOperation, match=r"refused_kernel.*elementwise_inline_asm") as caught:
+        launch(refused_kernel, (1,), torch.zeros(16, dtype=torch.int32), B=16)
+    path = str(caught.value).split("TTGIR: ")[1].rstrip(")")
+    assert "elementwise_inline_asm" in Path(path).read_text()
+
+
+@triton.jit
+def ruined_kernel(x, B: tl.constexpr):
+    tl.store(x + tl.arange(0, B), 1)
+
+
+def test_source_that_the_device_refuses_stays_on_disk(monkeypatch):
+    from anyxpu.triton import lower
+
+    whole = lower.render
+
+    def broken(*args, **kwargs):
+        r = whole(*args, **kwargs)
+        return lower.Rendered(r.text + "\nthis is no C;", r.name, r.shared_bytes)
+
+    monkeypatch.setattr(lower, "render", broken)
+    with pytest.raises(KernelError, match=r"ruined_kernel.*no C") as caught:
+        launch(ruined_kernel, (1,), torch.zeros(16, dtype=torch.int32), B=16)
+    assert caught.value.kernel == "ruined_kernel"
+    assert "this is no C;" in Path(caught.value.source).read_text()
+
+
+def test_kernel_errors_travel_between_processes():
+    error = pickle.loads(pickle.dumps(KernelError("k", "/somewhere/k.cl", "no")))
+    assert (error.kernel, error.source, str(error)) == (
+        "k",
+        "/somewhere/k.cl",
+        "kernel k (source: /somewhere/k.cl): no",
+    )
+
+
+def test_a_grid_of_zero_programs_runs_nothing():
+    x = torch.zeros(16, dtype=torch.int32)
+    launch(ruined_kernel, (0,), x, B=16)
+    assert not x.any()
+
+
+def test_every_stage_is_kept_with_the_kernel():
+    x = torch.zeros(16, dtype=torch.int32, device="xpu")
+    kernel = ruined_kernel[(1,)](x, B=16)
+    assert {"ttir", "ttgir", "cl", "zebin"} <= kernel.asm.keys()
+    assert "__kernel" in kernel.asm["cl"] and isinstance(kernel.asm["zebin"], bytes)
+    assert os.path.exists(next(p for n, p in kernel.metadata_group.items() if n.endswith(".cl")))
