@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from anyxpu.ops import kernels, printing, registry
+from anyxpu.ops import attention, kernels, printing, registry
 from anyxpu.shim import lib
 
 
@@ -20,6 +20,7 @@ def register() -> None:
     """Give torch the operators. Called once by the install; starts no driver and compiles nothing."""
     lib().set_kernel_provider(kernels.provide)
     printing.install()
+    attention.register()
     if importlib.util.find_spec("anyxpu.ops.library"):
         library = importlib.import_module("anyxpu.ops.library")
         library.register()

@@ -1,0 +1,97 @@
+"""``scaled_dot_product_attention`` on xpu: the composition of products and a softmax.
+
+ATen's own composite asks a table of C++ kernels which fused form a device has; a stock wheel's table has no row for
+xpu and fails an assertion. These kernels take its place for xpu alone and go straight to the composed form, which
+oneDNN, Triton and autograd serve like any other operators.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_NAME = "scaled_dot_product_attention"
+_registered: list[torch.library.Library] = []
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """softmax(query @ key.T * scale + attn_mask) @ value.
+
+    Args:
+        query: (..., heads, L, E).
+        key, value: (..., heads, S, E) and (..., heads, S, Ev); fewer heads with ``enable_gqa``.
+        attn_mask: broadcastable to (..., L, S); bool (True takes part) or of query's dtype.
+
+    Returns:
+        (..., heads, L, Ev), of query's dtype.
+
+    Raises:
+        RuntimeError: dtypes, devices or ranks that CPU torch refuses as well.
+    """
+    _check(query, key, value, attn_mask)
+    out, _ = torch.ops.aten._scaled_dot_product_attention_math(
+        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    )
+    return out
+
+
+def _check(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> None:
+    inputs = (query, key, value)
+    torch._check(
+        query.dtype == key.dtype == value.dtype,
+        lambda: (
+            "Expected query, key, and value to have the same dtype, but got "
+            f"query.dtype: {query.dtype} key.dtype: {key.dtype} and value.dtype: {value.dtype} instead."
+        ),
+    )
+    torch._check(
+        query.device == key.device == value.device,
+        lambda: (
+            "Expected query, key, and value to have the same device type, but got "
+            f"query.device: {query.device} key.device: {key.device} and value.device: {value.device} instead."
+        ),
+    )
+    torch._check(
+        all(x.dim() >= 2 for x in inputs),
+        lambda: (
+            "Expected query, key, and value to all be  at least 2 dimensional, but got "
+            f"query.dim: {query.dim()} key.dim: {key.dim()} and value.dim: {value.dim()} instead."
+        ),
+    )
+    torch._check(
+        mask is None or mask.dtype in (torch.bool, query.dtype, torch.float32),
+        lambda: (
+            "Expected attn_mask dtype to be bool or float or to match query dtype, but got "
+            f"attn_mask.dtype: {mask.dtype if mask is not None else None} and query.dtype: {query.dtype} instead."
+        ),
+    )
+
+
+def register() -> None:
+    """Put it above and below autograd; with tensor modes (fake tensors), under the composite's own name as well."""
+    if _registered:
+        return
+    library = torch.library.Library("aten", "IMPL")
+    for key in ("XPU", "AutogradXPU"):
+        library.impl(_NAME, attention, key)
+    _registered.append(library)
+    operator = torch.ops.aten.scaled_dot_product_attention.default
+    composite = torch._C.DispatchKey.CompositeImplicitAutograd
+    in_tree = operator.py_kernels.pop(composite, None) or functools.partial(operator._op_dk, composite)
+
+    @operator.py_impl(composite)
+    def decompose(query: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return (attention if query.device.type == "xpu" else in_tree)(query, *args, **kwargs)
