@@ -63,9 +63,10 @@ def test_fork_before_first_use_is_fine(run_python):
     source = """
 import os, torch, sys
 pid = os.fork()
-print(torch.ones(1, device='xpu').item()); sys.stdout.flush()
-if pid == 0: os._exit(0)
+if pid == 0:
+    print(torch.ones(1, device='xpu').item()); sys.stdout.flush(); os._exit(0)
 os.waitpid(pid, 0)
+print(torch.ones(1, device='xpu').item())
 """
     assert run_python(source).stdout.split() == ["1.0", "1.0"]
 

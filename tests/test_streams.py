@@ -19,7 +19,7 @@ __kernel void slow_write(__global int* out, int value, int rounds) {
 ROUNDS = 60_000_000  # some 50 ms a work-item
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def slow_write(xpu):
     from anyxpu.shim import lib
 

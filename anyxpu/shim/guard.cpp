@@ -34,6 +34,14 @@ struct XPUGuardImpl final : public c10::impl::DeviceGuardImplInterface {
   }
   c10::DeviceIndex deviceCount() const noexcept override { return device_count(); }
 
+  c10::DeviceCapability getDeviceCapability(c10::Device device) const override {
+    const auto& about = properties(device.index());
+    c10::DeviceCapability capability;
+    capability.capability_data.supported_scalar_types.has_Double = about.has_fp64;
+    capability.capability_data.supported_scalar_types.has_ComplexDouble = about.has_fp64;
+    return capability;
+  }
+
   c10::Stream getStream(c10::Device device) const override { return current_stream(device.index()); }
   c10::Stream getDefaultStream(c10::Device device) const override { return default_stream(device.index()); }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool high) const override {
