@@ -63,6 +63,7 @@ class Caching final : public CachingAllocator {
 
   void* raw_alloc_with_queue(size_t bytes, ax_queue* queue) override {
     if (bytes == 0) return nullptr;
+    driver();  // throws in a forked child, where cached memory would look usable
     DeviceCache& its = cache(current_device());
     Block* block = its.allocate(bytes, queue);
     used_.store(true, std::memory_order_relaxed);
