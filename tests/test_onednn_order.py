@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -139,7 +137,52 @@ def test_errors_name_the_call_the_status_and_the_operands():
         capi.create("memory_desc_create_with_strides", -1, capi.Dims(), 3, capi.Dims(), what="a test")
 
 
-def test_importing_torch_loads_no_onednn():
-    source = "import torch; print(any('libdnnl' in line for line in open('/proc/self/maps')), torch.xpu.device_count())"
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
-    assert done.stdout.split()[0] == "False" and int(done.stdout.split()[1]) > 0
+def test_autocast_reaches_the_library_in_sixteen_bits():
+    layer, x = torch.nn.Linear(16, 8, device="xpu"), torch.randn(4, 16, device="xpu")
+    anyxpu.ops.reset_counters()
+    with torch.autocast("xpu", dtype=torch.bfloat16):
+        assert layer(x).dtype == torch.bfloat16
+    assert anyxpu.ops.counters()["aten::addmm"] == {"library": 1}
+
+
+def test_importing_torch_loads_no_onednn(run_python):
+    done = run_python("""
+        import torch
+        print(any("libdnnl" in line for line in open("/proc/self/maps")), torch.xpu.device_count())
+    """)
+    assert done.stdout.split() == ["False", str(torch.xpu.device_count())]
+
+
+def test_each_device_runs_its_own_work(run_python):
+    done = run_python(
+        """
+        import torch
+        a, b = torch.randn(30, 20), torch.randn(20, 10)
+        x, w = torch.randn(2, 3, 9, 9), torch.randn(4, 3, 3, 3)
+        for device in ("xpu:1", "xpu:0", "xpu:1"):
+            product = torch.mm(a.to(device), b.to(device))
+            image = torch.conv2d(x.to(device), w.to(device))
+            torch.testing.assert_close(product.cpu(), a @ b)
+            torch.testing.assert_close(image.cpu(), torch.conv2d(x, w), rtol=1e-4, atol=1e-5)
+            print(product.device, image.device, torch.xpu.current_device())
+        try:
+            torch.mm(a.to("xpu:0"), b.to("xpu:1"))
+        except RuntimeError as error:
+            print("got mat2 is on xpu:1" in str(error))
+        """,
+        ANYXPU_DEVICES="2",
+    )
+    assert done.stdout.split("\n")[:4] == ["xpu:1 xpu:1 0", "xpu:0 xpu:0 0", "xpu:1 xpu:1 0", "True"]
+
+
+def test_without_sycl_queues_the_host_serves_instead(run_python):
+    done = run_python(
+        """
+        import torch, anyxpu.ops
+        a = torch.ones(4, 5, device="xpu")
+        print(tuple((a @ a.t()).shape), tuple(torch.conv2d(a[None, None], a[None, None]).shape))
+        print(sorted(name for name, ways in anyxpu.ops.counters().items() if "host" in ways))
+        """,
+        ANYXPU_DRIVER="null",
+    )
+    assert done.stdout.splitlines() == ["(4, 4) (1, 1, 1, 1)", "['aten::convolution', 'aten::mm']"]
