@@ -38,13 +38,14 @@ COMPILE_PROGRAM = """
     import torch
     def f(x, w):
         return torch.nn.functional.layer_norm(torch.nn.functional.gelu(x), (64,), w).sum(0)
-    x, w = torch.linspace(-2, 2, 4096).reshape(64, 64), torch.linspace(0, 1, 64)
+    torch.manual_seed(0)
+    x, w = torch.randn(64, 64), torch.randn(64)
     got = torch.compile(f)(x.to("xpu"), w.to("xpu")).cpu()
-    torch.testing.assert_close(got, f(x, w))
+    torch.testing.assert_close(got.double(), f(x.double(), w.double()), atol=1e-4, rtol=1e-4)
 """
 
 
-def compiled(log: Path) -> list[str]:
+def lines_of(log: Path) -> list[str]:
     return log.read_text().split() if log.exists() else []
 
 
@@ -63,10 +64,10 @@ def test_a_second_process_compiles_nothing_of_a_graph(tmp_path, run_python):
     log = tmp_path / "compiles"
     environment = {**caches(tmp_path), "ANYXPU_LOG_COMPILES": str(log)}
     run_python(COMPILE_PROGRAM, **environment)
-    assert compiled(log), "the first process compiled nothing, so the test tests nothing"
+    assert lines_of(log), "the first process compiled nothing, so the test tests nothing"
     log.unlink()
     run_python(COMPILE_PROGRAM, **environment)
-    assert not compiled(log)
+    assert not lines_of(log)
 
 
 @triton.jit
@@ -89,7 +90,8 @@ def ruined_kernel(x, B: tl.constexpr):
     tl.store(x + tl.arange(0, B), 1)
 
 
-def test_source_that_the_device_refuses_stays_on_disk(monkeypatch):
+def test_source_that_the_device_refuses_stays_on_disk(monkeypatch, tmp_path):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     from anyxpu.triton import lower
 
     whole = lower.render
@@ -99,7 +101,7 @@ def test_source_that_the_device_refuses_stays_on_disk(monkeypatch):
         return lower.Rendered(r.text + "\nthis is no C;", r.name, r.shared_bytes)
 
     monkeypatch.setattr(lower, "render", broken)
-    with pytest.raises(KernelError, match=r"ruined_kernel.*no C") as caught:
+    with pytest.raises(KernelError, match=r"(?s)ruined_kernel.*no C") as caught:
         launch(ruined_kernel, (1,), torch.zeros(16, dtype=torch.int32), B=16)
     assert caught.value.kernel == "ruined_kernel"
     assert "this is no C;" in Path(caught.value.source).read_text()

@@ -135,10 +135,13 @@ def test_compiled_functions_agree_with_f64(name, xpu):
     f, shapes = CASES[name]
     args = materialise(shapes)
     got = as_list(torch.compile(f, dynamic=False)(*[a.to(xpu) for a in args]))
-    expected = as_list(f(*args)) if "half" in name else in_f64(f, args)
+    # Inductor leaves out the roundings inside a fused chain of 16-bit operations.
+    half = "half" in name
+    expected = as_list(f(*args)) if half else in_f64(f, args)
+    bound = 2**-7 if half else 2e-5
     for g, e in zip(got, expected, strict=True):
         if g.is_floating_point():
-            torch.testing.assert_close(g.cpu().double(), e.double(), atol=2e-5, rtol=2e-5)
+            torch.testing.assert_close(g.cpu().double(), e.double(), atol=bound, rtol=bound)
         else:
             assert torch.equal(g.cpu(), e)
 

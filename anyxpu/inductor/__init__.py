@@ -54,9 +54,28 @@ def _compile_workers(module: ModuleType) -> None:
     module.caching_device_properties = caching_device_properties
 
 
+def _graph_cache(module: ModuleType) -> None:
+    """Make Inductor's cache of graphs, which holds their kernels' binaries, depend on the compiler that made them.
+
+    In-tree it depends on what CUDA answers, and on nothing where there is no CUDA.
+    """
+    from anyxpu.cache import digest
+    from anyxpu.triton import identity
+
+    original = module.CacheBase.get_system
+
+    def get_system() -> dict[str, object]:
+        system = dict(original())
+        system["hash"] = digest(str(system["hash"]), identity.compiler(), identity.host())
+        return system
+
+    module.CacheBase.get_system = staticmethod(get_system)
+
+
 # module -> what is done to it once it has been imported
 _CHANGES: dict[str, Change] = {
     "torch._inductor.async_compile": _compile_workers,
+    "torch._inductor.codecache": _graph_cache,
     "torch._inductor.decomposition": _decompositions,
     "torch._inductor.runtime.static_triton_launcher": _static_launcher,
 }

@@ -5,20 +5,17 @@ The stages' names are the extensions of their files in Triton's cache, and the k
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from dataclasses import dataclass, fields
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from triton._C.libtriton import ir, passes
 from triton.backends.compiler import BaseBackend, GPUTarget
 
-from anyxpu import __version__
 from anyxpu.cache import cache_dir, digest, write_file
 from anyxpu.errors import KernelError, UnsupportedOperation
-from anyxpu.triton import lower
+from anyxpu.triton import identity, lower
 from anyxpu.triton.lower import WARP_SIZE
 
 # Inductor looks for an xpu kernel's binary under this name; on the CPU device it holds the CPU driver's own code.
@@ -87,13 +84,6 @@ def _device_version(target: GPUTarget) -> str:
     return "-".join(str(arch.get(k, "")) for k in keys)
 
 
-@functools.lru_cache
-def _sources_digest() -> str:
-    """A digest of this compiler itself: another version's kernels must not be taken for its own."""
-    files = sorted(Path(__file__).parent.rglob("*"))
-    return digest(*(p.read_bytes() for p in files if p.suffix in (".py", ".cl")))[:16]
-
-
 class IntelBackend(BaseBackend):
     """Compiles for Intel devices, and for whatever else an anyxpu driver answers for."""
 
@@ -104,7 +94,8 @@ class IntelBackend(BaseBackend):
         return target.backend == "xpu"
 
     def hash(self) -> str:
-        return f"anyxpu-{__version__}-{_sources_digest()}-{device_kind(self.target)}-{_device_version(self.target)}"
+        parts = (identity.compiler(), identity.host(), device_kind(self.target), _device_version(self.target))
+        return f"anyxpu-{'-'.join(parts)}"
 
     def parse_options(self, opts: dict[str, Any]) -> Options:
         values = {k: v for k, v in opts.items() if k in _OPTION_NAMES and v is not None}

@@ -3,7 +3,7 @@
 A scalar is a C variable, the same in every work-item. A tensor is, in each work-item, as many elements as its layout
 has registers. Elementwise ops are not printed one by one: they wait in a list, and when something needs their values
 (:meth:`Emitter.flush`) they are printed as few loops over the register number as their dependences allow, with C
-variables for what stays inside a loop and private arrays for what leaves it. Loops are left rolled: the device's
+variables for what stays inside a loop and arrays for what leaves it. Loops are left rolled: the device's
 compiler unrolls what it likes, and rolled loops over arrays were both faster to compile and to run on Intel's CPU
 driver than unrolled ones.
 
@@ -23,6 +23,7 @@ from anyxpu.triton import layout as layouts
 from anyxpu.triton import tables
 from anyxpu.triton.ir import Block, Function, Op, Pointer, Region, Scalar, Tensor, Type, Value, walk
 from anyxpu.triton.layout import BitMap, Layout
+from anyxpu.triton.storage import Request, size_of
 
 # The name of the op that :func:`anyxpu.triton.control.assign` makes: overwrite the array ``target`` with the operand.
 ASSIGN = "assign"
@@ -37,11 +38,12 @@ RECOMPUTE_LIMIT = 40
 
 @dataclass(frozen=True)
 class Array:
-    """A private array (or, for one register, a variable) of elements of ``type``."""
+    """An array (or, for one register, a variable) of elements of ``type``; ``item`` completes an element's index."""
 
     name: str
     registers: int
     type: Scalar | Pointer
+    item: str = ""
 
     def inputs(self) -> Sequence[Value]:
         return ()
@@ -50,7 +52,9 @@ class Array:
         return self.element(loop.register(index))
 
     def element(self, index: str) -> str:
-        return self.name if self.registers == 1 else f"{self.name}[{index}]"
+        if self.registers == 1:
+            return self.name
+        return f"{self.name}[({index}){self.item}]" if self.item else f"{self.name}[{index}]"
 
 
 @dataclass(frozen=True)
@@ -230,9 +234,12 @@ Handler = Callable[["Emitter", Op], None]
 class Emitter:
     """Prints one function; see the module's docstring for how tensors become loops."""
 
-    def __init__(self, function: Function, handlers: dict[str, Handler], warps: int, lanes: int) -> None:
+    def __init__(
+        self, function: Function, handlers: dict[str, Handler], warps: int, lanes: int, local_arrays: bool
+    ) -> None:
         self.function, self.handlers = function, handlers
-        self.warps, self.lanes = warps, lanes
+        self.warps, self.lanes, self.local_arrays = warps, lanes, local_arrays
+        self.arrays: list[Request] = []
         self.lines: list[str] = []
         self.depth = 1
         self.counter = 0
@@ -284,10 +291,14 @@ class Emitter:
                 yield loop
 
     def declare(self, type: Scalar | Pointer, registers: int) -> Array:
-        """A private array that holds one tensor."""
-        name = self.fresh("a")
-        size = "" if registers == 1 else f"[{registers}]"
-        self.line(f"{tables.storage_type(type)} {name}{size};")
+        """An array that holds one tensor."""
+        name, c = self.fresh("a"), tables.storage_type(type)
+        if registers > 1 and self.local_arrays:
+            items = self.lanes * self.warps
+            self.arrays.append(Request(name, c, registers * items, len(self.lines), self.depth))
+            self.line("//")  # its declaration, once all arrays are known
+            return Array(name, registers, type, f" * {items} + item")
+        self.line(f"{c} {name};" if registers == 1 else f"{c} {name}[{registers}];")
         return Array(name, registers, type)
 
     def local(self, type: Type, elements: int) -> str:
@@ -304,7 +315,7 @@ class Emitter:
             name = self.fresh("s")
             self.line(f"__local {c}* {name} = (__local {c}*)(shared + {offset});")
             names.append(name)
-            offset += elements * C_SIZES[c]
+            offset += elements * size_of(c)
         self.shared_bytes = max(self.shared_bytes, offset)
         return names
 
@@ -500,9 +511,6 @@ class Emitter:
             self.op(op)
         raise UnsupportedOperation("a combine function without a return")
 
-
-C_SIZES = {"bool": 1, "char": 1, "uchar": 1, "short": 2, "ushort": 2, "int": 4, "uint": 4, "float": 4, "long": 8}
-C_SIZES |= {"ulong": 8, "double": 8}
 
 ElementPrinter = Callable[[Loop, Op, Sequence[str]], "str | None"]
 

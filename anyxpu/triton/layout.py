@@ -13,6 +13,7 @@ registers stride over them: a compiler that vectorises across lanes then sees un
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -92,11 +93,25 @@ class _Builder:
 
 
 def _blocked(shape: tuple[int, ...], e: Encoding) -> Layout:
+    """The encoding's tile a warp, filled with lanes first; what one lane then has left of it are registers.
+
+    Only the tile's extents count, not how the encoding divides them between registers and lanes, so that encodings
+    for different vector widths often are the same layout.
+    """
     order = e["order"]
     b = _Builder(shape)
-    for group, key in (("lane", "threadsPerWarp"), ("reg", "sizePerThread"), ("warp", "warpsPerCTA")):
-        for dim in order:
-            b.take(group, dim, e[key][dim])
+    tile = [r * lanes for r, lanes in zip(e["sizePerThread"], e["threadsPerWarp"], strict=True)]
+    left = math.prod(e["threadsPerWarp"])
+    across = [1] * len(shape)
+    for dim in order:
+        across[dim] = min(left, tile[dim])
+        left //= across[dim]
+    for dim in order:
+        b.take("lane", dim, across[dim])
+    for dim in order:
+        b.take("reg", dim, tile[dim] // across[dim])
+    for dim in order:
+        b.take("warp", dim, e["warpsPerCTA"][dim])
     return b.done(order)
 
 

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import resources
 
 from anyxpu.errors import UnsupportedOperation
-from anyxpu.triton import collective, control, memory, misc, move, tables
+from anyxpu.triton import collective, control, memory, misc, move, storage, tables
 from anyxpu.triton.addressing import mark_address_arithmetic
 from anyxpu.triton.emit import Emitter, Handler
 from anyxpu.triton.parse import parse
@@ -30,14 +30,16 @@ class Dialect:
         name: also the name of its prelude file.
         options: what the source is built with.
         sub_group_attribute: prints the attribute that fixes the sub-group size.
+        local_arrays: arrays are in local memory (see :mod:`anyxpu.triton.storage`), else private.
     """
 
     name: str
     options: str = "-cl-std=CL3.0"
     sub_group_attribute: str = "__attribute__((intel_reqd_sub_group_size({0})))"
+    local_arrays: bool = False
 
 
-INTEL_CPU = Dialect("intel_cpu")
+INTEL_CPU = Dialect("intel_cpu", local_arrays=True)
 INTEL_GPU = Dialect("intel_gpu")
 
 # Work-items of a sub-group: sixteen floats fill an AVX-512 register, and Intel GPUs from Xe-HPC on take 16 or 32.
@@ -75,11 +77,13 @@ def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True) -> Rendered:
     lanes, warps = int(module.attrs["ttg.threads-per-warp"]), int(module.attrs["ttg.num-warps"])
     try:
         mark_address_arithmetic(function)
-        emitter = Emitter(function, _HANDLERS, warps, lanes)
+        emitter = Emitter(function, _HANDLERS, warps, lanes, dialect.local_arrays)
         parameters = [_parameter(emitter, i) for i in range(len(function.args))]
         control.function_body(emitter)
     except UnsupportedOperation as error:
         raise UnsupportedOperation(f"kernel {function.name}: {error}") from error
+    assert function.body is not None
+    arrays, array_bytes = storage.place(emitter.lines, emitter.arrays, jumps=len(function.body.blocks) > 1)
     lines = [
         "#pragma OPENCL FP_CONTRACT " + ("ON" if fp_fusion else "OFF"),
         "",
@@ -87,18 +91,20 @@ def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True) -> Rendered:
         dialect.sub_group_attribute.format(lanes),
         f"__kernel void {c_name(function.name)}({', '.join(parameters)}) {{",
         *_work_item(emitter),
+        *arrays,
         *emitter.lines,
         "}",
         "",
     ]
     kernel = "\n".join(lines)
-    return Rendered(prelude(dialect.name, kernel) + kernel, function.name, emitter.shared_bytes)
+    return Rendered(prelude(dialect.name, kernel) + kernel, function.name, emitter.shared_bytes + array_bytes)
 
 
 def _work_item(e: Emitter) -> list[str]:
     lines = [
         "  const int lane = (int)get_sub_group_local_id();",
         "  const int warp = " + ("0;" if e.warps == 1 else "(int)get_sub_group_id();"),
+        "  const int item = " + ("lane;" if e.warps == 1 else "(int)get_local_id(0);"),
     ]
     if e.shared_bytes:
         lines.append(f"  __local char shared[{e.shared_bytes}] __attribute__((aligned(64)));")
