@@ -52,7 +52,7 @@ class Narrator:
         """A part of the row's work that may take long."""
         self._progress.update(self._task, description=f"[bold]{self._row}[/] {what}")
         if not self.console.is_terminal:
-            self.console.print(f"{self._elapsed()}   {self._row}: {what}", highlight=False)
+            self.console.print(f"{self._elapsed()}   {self._row}: {what}", highlight=False, soft_wrap=True)
         yield
 
     def _elapsed(self) -> str:

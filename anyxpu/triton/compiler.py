@@ -188,7 +188,7 @@ class IntelBackend(BaseBackend):
         dialect = lower.dialect_of(device_kind(self.target))
         count_compilation(metadata["name"])
         try:
-            return native_code(source, dialect.options)
+            return native_code(source, dialect.options, metadata["name"], options.num_warps * options.warp_size)
         except RuntimeError as error:
             path = _keep(metadata, "cl", source)
             raise KernelError(metadata["name"], path, f"the device's compiler refused it: {error}") from error

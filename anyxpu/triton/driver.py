@@ -23,13 +23,26 @@ def _lib() -> Any:
     return lib()
 
 
-def native_code(source: str, options: str) -> bytes:
+def native_code(source: str, options: str, name: str, work_items: int) -> bytes:
     """Build OpenCL C for the current device; the device's own code.
+
+    Args:
+        name: the kernel in it.
+        work_items: what one of its work-groups will hold.
 
     Raises:
         RuntimeError: the device's compiler refused it; the message holds its log.
+        triton.runtime.errors.OutOfResources: the kernel needs so much memory for each work-item that the device
+            does not take work-groups of that size. Inductor then leaves this configuration out.
     """
-    return _lib().load_module(_current_device(), "opencl_c", source.encode(), options).native()
+    from triton.runtime.errors import OutOfResources
+
+    module = _lib().load_module(_current_device(), "opencl_c", source.encode(), options)
+    info = module.kernel(c_name(name)).info()
+    if info["max_work_group_size"] < work_items:
+        what = f"work-items a work-group at {info['private_mem_size']} bytes of private memory"
+        raise OutOfResources(work_items, info["max_work_group_size"], what)
+    return module.native()
 
 
 def _current_device() -> int:
