@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import importlib.metadata
 import os
+from collections.abc import Callable
 from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint, c_void_p
 from enum import IntEnum
 from functools import cache
@@ -155,15 +156,12 @@ class OneDnnError(AnyxpuError):
     """A call of oneDNN failed.
 
     Attributes:
-        status: what it returned.
+        status: what it returned, one of :class:`Status` as far as that names it.
     """
 
     def __init__(self, call: str, status: int, what: str) -> None:
-        try:
-            self.status = Status(status)
-            name = self.status.name.lower()
-        except ValueError:
-            self.status, name = status, f"status {status}"
+        self.status = status
+        name = Status(status).name.lower() if status in list(Status) else f"status {status}"
         hint = "; run with ONEDNN_VERBOSE=all to see oneDNN's own account"
         super().__init__(f"oneDNN answered {name} to {call} for {what}{hint}")
 
@@ -204,6 +202,8 @@ def library_path() -> Path:
 class Library:
     """oneDNN's calls as attributes, without their ``dnnl_`` prefix; each returns its status."""
 
+    version: tuple[int, int, int]
+
     def __init__(self, path: Path) -> None:
         blocking, quick = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
         for source, table in ((blocking, _BLOCKING), (quick, _QUICK)):
@@ -219,6 +219,10 @@ class Library:
                 f"{path} is oneDNN {'.'.join(map(str, self.version))} built without SYCL, so it cannot run on xpu's "
                 "queues. Install the SYCL build: pip install --force-reinstall onednn"
             )
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        # Every call in the tables is an attribute of its own: only a name that is in none of them comes here.
+        raise AttributeError(f"oneDNN's dnnl_{name} is in none of the tables of prototypes")
 
     def _bind(self, source: ctypes.CDLL, name: str, restype: Any, argtypes: tuple[Any, ...]) -> None:
         function = getattr(source, name)

@@ -275,6 +275,7 @@ class _Builder:
         window = geometry.window(p.source, p.weight, p.result)
         kind, algorithm, what = geometry.kind, int(geometry.algorithm), self.what
         prop = Prop.FORWARD_INFERENCE if direction == FORWARD else Prop.FORWARD_TRAINING
+        operands: tuple[int | None, ...]
         operands = (source.handle, weight.handle, bias.handle if bias else None, result.handle)
         forward = PrimitiveDesc(
             *(f"{kind}_forward", self.engine.handle, int(prop), algorithm, *operands, *window, attributes), what=what
@@ -365,7 +366,8 @@ def _problem(
     result = geometry.output_shape(*shapes)
     if math.prod(shapes[0]) * math.prod(shapes[1]) * math.prod(result) == 0 or min(result) < 0:
         return None
-    chosen = torch._C._conv_determine_backend_memory_format(source, weight, torch._C._ConvBackend.Overrideable)
+    backend = torch._C._ConvBackend.Overrideable  # type: ignore[attr-defined]
+    chosen = torch._C._conv_determine_backend_memory_format(source, weight, backend)
     channels_last = chosen != torch.contiguous_format and source.dim() > 3
     attributes = Attributes(math_mode=mode, deterministic=_deterministic())
     return _Problem(geometry, dtype, device, *shapes, result, bias, channels_last, attributes)

@@ -111,6 +111,10 @@ def _compact(operand: Operand) -> tuple[Operand, bool]:
     return (shape, readable or matrix_strides(shape, contiguous_strides(shape)) or ()), readable is None
 
 
+def _layout(tensor: Tensor) -> Operand:
+    return tuple(tensor.shape), tensor.stride()
+
+
 def _transposed(operand: Operand) -> Operand:
     shape, strides = operand
     return (*shape[:-2], shape[-1], shape[-2]), (*strides[:-2], strides[-1], strides[-2])
@@ -154,6 +158,7 @@ class _Resize:
     def run(self, c: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
         from torch._prims_common.wrappers import _maybe_resize_out
 
+        assert out is not None
         out = _maybe_resize_out(out, self.shape)  # with torch's own warning where it holds elements
         return product(c, a, b, out, self.attributes.alpha, self.attributes.beta)
 
@@ -235,7 +240,7 @@ class _Direct:
         if self.accumulate and c is not out:
             out.copy_(c)  # type: ignore[arg-type]
         source, weights = (b, a) if self.swap else (a, b)
-        addresses = (source.data_ptr(), weights.data_ptr(), out.data_ptr())
+        addresses: tuple[int, ...] = (source.data_ptr(), weights.data_ptr(), out.data_ptr())
         if self.bias:
             addresses = (*addresses, c.data_ptr())  # type: ignore[union-attr]
         run(self.executable, engine.stream(self.index), self.device, *addresses)
@@ -283,8 +288,15 @@ def _plan(c: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None, alpha: flo
         return None
     if rank not in (2, 3) or b.dim() != rank or a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
         return None
-    operands = [None if t is None else (tuple(t.shape), t.stride()) for t in (a, b, c, out)]
-    problem = _Problem(dtype, device, *operands, attributes)  # type: ignore[arg-type]
+    problem = _Problem(
+        dtype,
+        device,
+        _layout(a),
+        _layout(b),
+        None if c is None else _layout(c),
+        None if out is None else _layout(out),
+        attributes,
+    )
     if c is not None and not _expands(c.shape, problem.shape):
         return None
     if attributes.beta == 0.0:
@@ -300,7 +312,7 @@ def _plan(c: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None, alpha: flo
     if not engine.available():
         return None
     try:
-        if out is not None and matrix_strides(*operands[3]) is None:  # type: ignore[misc]
+        if problem.out is not None and matrix_strides(*problem.out) is None:
             return _Copied(problem)
         return _Direct(problem)
     except capi.Unimplemented:
@@ -431,7 +443,9 @@ def _vector(c: Tensor, matrix: Tensor, vector: Tensor, out: Tensor | None, alpha
         # Resizing would act on the column, a view; the host resizes the vector itself.
         return NotImplemented
     column = None if out is None else out.unsqueeze(1)
-    added = column if c is out else (c.unsqueeze(1) if c.dim() else c)
+    added = c.unsqueeze(1) if c.dim() else c
+    if column is not None and c is out:
+        added = column
     result = _added(2, added, matrix, vector.unsqueeze(1), column, alpha, beta)
     if result is NotImplemented or out is not None:
         return result if result is NotImplemented else out
