@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -53,8 +55,12 @@ def test_types():
 
 
 def test_cpp_is_formatted():
+    program = shutil.which("clang-format", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if program is None:
+        pytest.skip("needs clang-format (requirements/test.txt)")
     sources = [str(p) for pattern in ("*.cpp", "*.h") for p in sorted((ROOT / "anyxpu").rglob(pattern))]
-    tool("clang_format", "--dry-run", "-Werror", *sources)
+    done = subprocess.run([program, "--dry-run", "-Werror", *sources], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def imports(path: Path) -> set[str]:
