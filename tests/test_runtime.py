@@ -201,7 +201,8 @@ def test_unknown_telemetry_is_refused_clearly(xpu, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "lowest", "highest"), [("clock_rate", 100, 10_000), ("utilization", 0, 100), ("device_memory_used", 1, None)]
+    ("name", "lowest", "highest"),
+    [("clock_rate", 100, 10_000), ("utilization", 0, 100), ("device_memory_used", 1, None)],
 )
 def test_known_telemetry_is_plausible(xpu, name, lowest, highest):
     if not hasattr(torch.xpu, name):

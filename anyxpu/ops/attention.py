@@ -42,6 +42,9 @@ def attention(
         RuntimeError: dtypes, devices or ranks that CPU torch refuses as well.
     """
     _check(query, key, value, attn_mask)
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        # The composed form adds its mask: what takes no part gets -inf.
+        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(~attn_mask, float("-inf"))
     out, _ = torch.ops.aten._scaled_dot_product_attention_math(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )
