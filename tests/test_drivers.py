@@ -11,6 +11,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -78,9 +80,12 @@ def module(sycl: Driver) -> int:
 
 
 class Gate:
-    """Holds a queue at one point until it is opened."""
+    """Holds a queue at one point until it is opened, or the test ends."""
+
+    closed: ClassVar[list[Gate]] = []
 
     def __init__(self, driver: Driver, queue: int) -> None:
+        self.closed.append(self)
         self._open = threading.Event()
         self._function = HostFunction(self._hold)
         driver.host_call(queue, self._function)
@@ -90,6 +95,13 @@ class Gate:
 
     def open(self) -> None:
         self._open.set()
+
+
+@pytest.fixture(autouse=True)
+def open_gates() -> Iterator[None]:
+    yield
+    while Gate.closed:
+        Gate.closed.pop().open()
 
 
 def address(array: np.ndarray) -> int:
@@ -511,9 +523,7 @@ def test_a_failure_behind_a_host_call_surfaces_later_and_the_queue_goes_on(
 def test_a_failure_on_a_queue_that_is_gone_harms_nobody(sycl: Driver, module: int) -> None:
     queue, other, pointer = sycl.queue(0), sycl.queue(0), sycl.allocate(0, 4096)
     gate = Gate(sycl, queue)
-    sycl.launch(
-        queue, sycl.kernel(module, "reverse_group"), (1, 1, 1), (64, 1, 1), pointer, ("local", 1 << 30)
-    )
+    sycl.launch(queue, sycl.kernel(module, "reverse_group"), (1, 1, 1), (64, 1, 1), pointer, ("local", 1 << 30))
     sycl.queue_destroy(queue)
     gate.open()
     for _ in range(20):

@@ -205,7 +205,7 @@ def test_launches_follow_the_stream(module, xpu) -> None:
 
 def test_a_refused_launch_names_the_kernel_and_the_device_goes_on(module, queue, xpu) -> None:
     out = torch.zeros(4, dtype=torch.int32, device=xpu)
-    with pytest.raises(KernelError, match="kernel places.*work-items") as caught:
+    with pytest.raises(KernelError, match=r"kernel places.*work-items") as caught:
         lib().Launcher(["*i32"], (1 << 20, 1, 1), 0)(1, 1, 1, queue, module.kernel("places"), out)
     assert caught.value.kernel == "places"
     with pytest.raises(RuntimeError, match="takes 1 arguments; it was given 2"):

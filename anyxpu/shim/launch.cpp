@@ -44,7 +44,7 @@ ax_module_format format_of(std::string_view name) {
 
 // Destroying a handle of a driver that this (forked) process cannot talk to would touch its dead threads.
 template <typename Handle>
-void destroy(ax_status (*ax_driver::* function)(Handle*), Handle* handle) noexcept {
+void destroy(ax_status (*ax_driver::*function)(Handle*), Handle* handle) noexcept {
   if (handle != nullptr && !in_bad_fork()) (driver().*function)(handle);
 }
 
@@ -109,10 +109,11 @@ using Slot = uint64_t;
 using Converter = bool (*)(PyObject* object, Slot* slot, int index);
 
 bool wrong_pointer(int index) {
-  PyErr_Format(PyExc_ValueError,
-               "Pointer argument (at %d) cannot be accessed from Triton (cpu tensor?): the device reads xpu tensors and "
-               "pinned host tensors; move it with .to('xpu') or pin_memory()",
-               index);
+  PyErr_Format(
+      PyExc_ValueError,
+      "Pointer argument (at %d) cannot be accessed from Triton (cpu tensor?): the device reads xpu tensors and "
+      "pinned host tensors; move it with .to('xpu') or pin_memory()",
+      index);
   return false;
 }
 
@@ -143,8 +144,8 @@ bool convert_pointer(PyObject* object, Slot* slot, int index) {
   if (result == nullptr) {
     if (PyErr_ExceptionMatches(PyExc_AttributeError)) {
       PyErr_Format(PyExc_TypeError,
-                   "Pointer argument (at %d) must be a torch.Tensor, an int, None or have data_ptr(); it is a %s", index,
-                   Py_TYPE(object)->tp_name);
+                   "Pointer argument (at %d) must be a torch.Tensor, an int, None or have data_ptr(); it is a %s",
+                   index, Py_TYPE(object)->tp_name);
     }
     return false;
   }
@@ -406,16 +407,19 @@ void launcher_dealloc(PyObject* object) {
 
 constexpr const char* kLauncherDoc =
     "Launcher(arg_types, local, shared_bytes=0)\n\n"
-    "Calls a kernel: launcher(grid_x, grid_y, grid_z, queue_handle, kernel, *args) enqueues grid work-groups of `local`\n"
+    "Calls a kernel: launcher(grid_x, grid_y, grid_z, queue_handle, kernel, *args) enqueues grid work-groups of "
+    "`local`\n"
     "work-items each and returns None before they have run.\n\n"
     "Args:\n"
     "    arg_types: one type per element of args, in Triton's names: '*...' for a pointer (a torch.Tensor on xpu or\n"
-    "        pinned, an int address, None, or an object with data_ptr()), 'i1', 'i8'..'i64', 'u8'..'u64', 'fp16', 'bf16',\n"
+    "        pinned, an int address, None, or an object with data_ptr()), 'i1', 'i8'..'i64', 'u8'..'u64', 'fp16', "
+    "'bf16',\n"
     "        'fp32', 'fp64', or 'constexpr' for one that the kernel does not take.\n"
     "    local: work-items of a work-group in x, y and z.\n"
     "    shared_bytes: if above 0, a last kernel argument of that many bytes of local memory.\n\n"
     "Raises:\n"
-    "    ValueError: a pointer argument the device cannot reach. TypeError, OverflowError: an argument that does not fit\n"
+    "    ValueError: a pointer argument the device cannot reach. TypeError, OverflowError: an argument that does not "
+    "fit\n"
     "        its type. anyxpu.errors.KernelError: the driver refused the launch.";
 
 PyMemberDef launcher_members[] = {

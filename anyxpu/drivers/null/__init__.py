@@ -23,10 +23,11 @@ def _library() -> ctypes.CDLL:
 def set_faults(**faults: int) -> None:
     """Set faults by name; 0 takes one back.
 
-    ``alloc=n``: the n-th next allocation answers out of memory (1: the next). ``build=n``: the n-th next module does
-    not build. ``launch=n``: the n-th next launch is refused. ``run=n``: the n-th next launch is accepted and fails while
-    it runs, which the queue reports when it is next synchronised. ``copy_ms=t`` and ``launch_ms=t``: every copy or
-    kernel takes t milliseconds longer.
+    - ``alloc=n``: the n-th next allocation answers out of memory (1: the next);
+    - ``build=n``: the n-th next module does not build;
+    - ``launch=n``: the n-th next launch is refused;
+    - ``run=n``: the n-th next launch is accepted and fails while it runs; the queue says so when it is synchronised;
+    - ``copy_ms=t``, ``launch_ms=t``: every copy or kernel takes t milliseconds longer.
 
     Raises:
         ValueError: no fault has that name.

@@ -93,10 +93,10 @@ enum CountKind {
   kLaunchCount,
   kCounterCount
 };
-Counter g_counters[kCounterCount] = {
-    {"allocate"},      {"deallocate"},    {"queue_create"}, {"queue_destroy"}, {"queue_synchronize"}, {"copy"},
-    {"fill"},          {"host_call"},     {"event_create"}, {"event_destroy"}, {"event_record"},      {"event_wait"},
-    {"event_synchronize"}, {"module_create"}, {"kernel_create"}, {"launch"}};
+Counter g_counters[kCounterCount] = {{"allocate"},          {"deallocate"},    {"queue_create"},  {"queue_destroy"},
+                                     {"queue_synchronize"}, {"copy"},          {"fill"},          {"host_call"},
+                                     {"event_create"},      {"event_destroy"}, {"event_record"},  {"event_wait"},
+                                     {"event_synchronize"}, {"module_create"}, {"kernel_create"}, {"launch"}};
 
 void count(CountKind kind) { g_counters[kind].value.fetch_add(1, std::memory_order_relaxed); }
 
@@ -499,7 +499,8 @@ ax_status module_destroy(ax_module* module) {
 ax_status kernel_create(ax_module* module, const char* name, ax_kernel** out) {
   count(kKernelCreate);
   const std::string_view text(reinterpret_cast<const char*>(module->code.data()), module->code.size());
-  if (text.find(name) == std::string_view::npos) return fail(AX_INVALID, std::string("the module has no kernel ") + name);
+  if (text.find(name) == std::string_view::npos)
+    return fail(AX_INVALID, std::string("the module has no kernel ") + name);
   *out = new ax_kernel{name};
   return AX_OK;
 }

@@ -1,8 +1,6 @@
 // What the files of the sycl driver share: devices, handles, and the one place where C++ exceptions end.
 #pragma once
 
-#include <sycl/sycl.hpp>
-
 #include <atomic>
 #include <exception>
 #include <memory>
@@ -10,6 +8,7 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <sycl/sycl.hpp>
 #include <utility>
 #include <vector>
 
@@ -40,7 +39,7 @@ struct ax_event {
   sycl::event event;  // complete until first recorded
   bool timing = false;
   bool recorded = false;
-  std::optional<sycl::context> context;  // of the queue it was last recorded on
+  std::optional<sycl::context> context;                 // of the queue it was last recorded on
   std::shared_ptr<anyxpu::sycl_driver::Errors> errors;  // of that queue; null where it is somebody else's
   std::mutex mutex;
 };
@@ -116,11 +115,11 @@ Device& device_at(int ordinal);  // throws AX_INVALID
 std::string description();
 
 // --- host memory --------------------------------------------------------------------------------------------
-uint64_t physical_memory();          // bytes; a container's limit where that is lower
-uint64_t available_memory();         // bytes the OS could give out now without swapping
+uint64_t physical_memory();                      // bytes; a container's limit where that is lower
+uint64_t available_memory();                     // bytes the OS could give out now without swapping
 uint64_t untouched_memory(uint64_t handed_out);  // of `handed_out` bytes, at least these are not backed by pages yet
-uint64_t last_level_cache();         // bytes; 0 unknown
-uint32_t cpu_clock_mhz();            // 0 unknown
+uint64_t last_level_cache();                     // bytes; 0 unknown
+uint32_t cpu_clock_mhz();                        // 0 unknown
 
 // --- the driver's functions, by file --------------------------------------------------------------------------
 ax_status open(int devices);

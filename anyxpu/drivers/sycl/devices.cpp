@@ -81,8 +81,7 @@ std::vector<sycl::device> find(bool (*wanted)(const sycl::device&)) {
 }
 
 std::unique_ptr<Device> make_device(const sycl::device& device, const sycl::context& context, int ordinal, int split) {
-  const uint64_t memory =
-      device.is_cpu() ? physical_memory() : device.get_info<sycl::info::device::global_mem_size>();
+  const uint64_t memory = device.is_cpu() ? physical_memory() : device.get_info<sycl::info::device::global_mem_size>();
   return std::make_unique<Device>(device, context, ordinal, split, memory / static_cast<uint64_t>(split));
 }
 
@@ -97,8 +96,7 @@ void find_devices(int wanted) {
   }
   auto& devices = state().devices;
   if (wanted > 0) {
-    for (int i = 0; i < wanted; ++i)
-      devices.push_back(make_device(found[0], sycl::context(found[0]), i, wanted));
+    for (int i = 0; i < wanted; ++i) devices.push_back(make_device(found[0], sycl::context(found[0]), i, wanted));
     return;
   }
   // GPUs share one context, as peer copies between them need.
@@ -116,7 +114,8 @@ void put(char (&field)[N], const std::string& text) {
 
 // The answer to a query that not every device knows.
 template <typename Query>
-auto ask(const sycl::device& device, sycl::aspect aspect, decltype(std::declval<sycl::device>().get_info<Query>()) otherwise) {
+auto ask(const sycl::device& device, sycl::aspect aspect,
+         decltype(std::declval<sycl::device>().get_info<Query>()) otherwise) {
   return device.has(aspect) ? device.get_info<Query>() : otherwise;
 }
 
@@ -152,8 +151,7 @@ struct Extension {
 constexpr std::array<Extension, 5> kExtensions{{
     {"cl_khr_fp16", &ax_device_properties::has_fp16},
     {"cl_intel_bfloat16_conversions", &ax_device_properties::has_bfloat16_conversions},
-    {"cl_intel_subgroup_matrix_multiply_accumulate",
-     &ax_device_properties::has_subgroup_matrix_multiply_accumulate},
+    {"cl_intel_subgroup_matrix_multiply_accumulate", &ax_device_properties::has_subgroup_matrix_multiply_accumulate},
     {"cl_intel_subgroup_matrix_multiply_accumulate_tensor_float32",
      &ax_device_properties::has_subgroup_matrix_multiply_accumulate_tensor_float32},
     {"cl_intel_subgroup_2d_block_io", &ax_device_properties::has_subgroup_2d_block_io},
@@ -286,9 +284,8 @@ void* device_memory(Device& device, ax_memory_kind kind, uint64_t bytes) {
   reserve(device, kind, bytes);
   void* pointer = nullptr;
   try {
-    pointer = kind == AX_MEMORY_SHARED
-                  ? sycl::aligned_alloc_shared(kAlignment, bytes, device.device, device.context)
-                  : sycl::aligned_alloc_device(kAlignment, bytes, device.device, device.context);
+    pointer = kind == AX_MEMORY_SHARED ? sycl::aligned_alloc_shared(kAlignment, bytes, device.device, device.context)
+                                       : sycl::aligned_alloc_device(kAlignment, bytes, device.device, device.context);
     if (pointer == nullptr) out_of_memory(device, kind, bytes, free_memory(device));
     std::lock_guard lock(state().sizes_mutex);
     state().sizes.emplace(pointer, bytes);
@@ -307,8 +304,8 @@ const std::vector<std::unique_ptr<Device>>& devices() { return state().devices; 
 Device& device_at(int ordinal) {
   const auto& all = devices();
   if (ordinal < 0 || static_cast<size_t>(ordinal) >= all.size()) {
-    throw Failure(AX_INVALID, "there is no device " + std::to_string(ordinal) + "; the driver shows " +
-                                  std::to_string(all.size()));
+    throw Failure(AX_INVALID,
+                  "there is no device " + std::to_string(ordinal) + "; the driver shows " + std::to_string(all.size()));
   }
   return *all[static_cast<size_t>(ordinal)];
 }
@@ -380,7 +377,8 @@ ax_status deallocate(int device, ax_memory_kind kind, void* pointer) {
     if (kind != AX_MEMORY_HOST) {
       std::lock_guard lock(state().sizes_mutex);
       const auto found = state().sizes.find(pointer);
-      require(found != state().sizes.end(), "the pointer to free was not allocated by this driver, or was freed before");
+      require(found != state().sizes.end(),
+              "the pointer to free was not allocated by this driver, or was freed before");
       d.used.fetch_sub(found->second);
       state().sizes.erase(found);
     }

@@ -48,7 +48,8 @@ std::vector<CgroupFiles> cgroup_files() {
       for (const std::string& base : {std::string("/sys/fs/cgroup") + path, std::string("/sys/fs/cgroup")})
         found.push_back({base + "/memory.max", base + "/memory.current"});
     } else if (controllers.find("memory") != std::string::npos) {
-      for (const std::string& base : {std::string("/sys/fs/cgroup/memory") + path, std::string("/sys/fs/cgroup/memory")})
+      for (const std::string& base :
+           {std::string("/sys/fs/cgroup/memory") + path, std::string("/sys/fs/cgroup/memory")})
         found.push_back({base + "/memory.limit_in_bytes", base + "/memory.usage_in_bytes"});
     }
   }

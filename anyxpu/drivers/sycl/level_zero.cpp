@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstdio>
-
 #include <sycl/ext/oneapi/backend/level_zero.hpp>
 
 #include "modules.h"
@@ -19,9 +18,9 @@ using ze_result = uint32_t;
 using ze_build_log = struct ze_build_log_opaque*;
 
 constexpr ze_result kSuccess = 0;
-constexpr uint32_t kModuleDescType = 0x1b;       // ZE_STRUCTURE_TYPE_MODULE_DESC
-constexpr uint32_t kKernelDescType = 0x1d;       // ZE_STRUCTURE_TYPE_KERNEL_DESC
-constexpr uint32_t kKernelPropertiesType = 0x1e; // ZE_STRUCTURE_TYPE_KERNEL_PROPERTIES
+constexpr uint32_t kModuleDescType = 0x1b;        // ZE_STRUCTURE_TYPE_MODULE_DESC
+constexpr uint32_t kKernelDescType = 0x1d;        // ZE_STRUCTURE_TYPE_KERNEL_DESC
+constexpr uint32_t kKernelPropertiesType = 0x1e;  // ZE_STRUCTURE_TYPE_KERNEL_PROPERTIES
 constexpr uint32_t kFormatSpirv = 0, kFormatNative = 1;
 
 struct ModuleDesc {
@@ -127,10 +126,9 @@ class LevelZeroModule final : public ax_module {
     desc.build_flags = code.options;
     ze_build_log log = nullptr;
     ze_module_handle_t handle = nullptr;
-    const ze_result result =
-        level_zero().module_create(sycl::get_native<sycl::backend::ext_oneapi_level_zero>(device.context),
-                                   sycl::get_native<sycl::backend::ext_oneapi_level_zero>(device.device), &desc,
-                                   &handle, &log);
+    const ze_result result = level_zero().module_create(
+        sycl::get_native<sycl::backend::ext_oneapi_level_zero>(device.context),
+        sycl::get_native<sycl::backend::ext_oneapi_level_zero>(device.device), &desc, &handle, &log);
     const std::string text = take_log(log);
     if (result != kSuccess) {
       throw Failure(AX_BUILD_FAILED, text.empty() ? "the GPU's compiler answers " + hex(result) : text);
@@ -166,10 +164,10 @@ class LevelZeroModule final : public ax_module {
     auto made = wrap(handle, name);
     made->arg_count = properties.num_kernel_args;
     std::copy_n(properties.required_group_size, 3, made->required_local);
-    made->info = {static_cast<uint32_t>(device.device.get_info<sycl::info::device::max_work_group_size>()),
-                  properties.required_sub_group_size ? properties.required_sub_group_size
-                                                     : properties.max_sub_group_size,
-                  properties.local_mem_size, properties.private_mem_size, properties.spill_mem_size};
+    made->info = {
+        static_cast<uint32_t>(device.device.get_info<sycl::info::device::max_work_group_size>()),
+        properties.required_sub_group_size ? properties.required_sub_group_size : properties.max_sub_group_size,
+        properties.local_mem_size, properties.private_mem_size, properties.spill_mem_size};
     return made;
   }
 

@@ -15,9 +15,9 @@ namespace experimental = sycl::ext::oneapi::experimental;
 
 using ErrorsPointer = std::shared_ptr<Errors>;
 
-// A command that SYCL's scheduler fails to enqueue (it was waiting behind a host task) stays the queue's last event, and
-// all that comes later fails after it. Such a queue is replaced, under the same handle, by a fresh one: whoever looks
-// into a handle holds this lock shared, whoever replaces its queue holds it alone.
+// A command that SYCL's scheduler fails to enqueue (it was waiting behind a host task) stays the queue's last event,
+// and all that comes later fails after it. Such a queue is replaced, under the same handle, by a fresh one: whoever
+// looks into a handle holds this lock shared, whoever replaces its queue holds it alone.
 struct Queues {
   std::shared_mutex mutex;
   std::unordered_map<ax_queue*, ErrorsPointer> ours;  // others belong to somebody else and are left as they are
@@ -161,8 +161,7 @@ ax_status queue_synchronize(ax_queue* queue) {
 }
 
 ax_status queue_query(ax_queue* queue) {
-  return guarded(AX_LAUNCH_FAILED,
-                 [&] { return hold(queue).ext_oneapi_empty() ? AX_OK : AX_NOT_READY; });
+  return guarded(AX_LAUNCH_FAILED, [&] { return hold(queue).ext_oneapi_empty() ? AX_OK : AX_NOT_READY; });
 }
 
 ax_status copy(ax_queue* queue, void* dst, const void* src, uint64_t bytes) {
@@ -177,7 +176,8 @@ ax_status fill(ax_queue* queue, void* dst, const void* pattern, uint32_t pattern
   return guarded(AX_LAUNCH_FAILED, [&] {
     if (count == 0) return;
     require(dst != nullptr && pattern != nullptr, "a fill of a null address was asked for");
-    const auto filler = std::find_if(kFillers.begin(), kFillers.end(), [&](const Filler& f) { return f.bytes == pattern_bytes; });
+    const auto filler =
+        std::find_if(kFillers.begin(), kFillers.end(), [&](const Filler& f) { return f.bytes == pattern_bytes; });
     if (filler == kFillers.end())
       throw Failure(AX_INVALID, "a fill pattern has 1, 2, 4, 8 or 16 bytes, not " + std::to_string(pattern_bytes));
     on_queue(queue, [&](sycl::queue& q) {
