@@ -275,6 +275,34 @@ def test_fill_refuses_other_widths(driver: Driver) -> None:
         driver.fill(queue, pointer, b"abc", 1)
 
 
+@pytest.mark.parametrize("other_device", [0, 1])
+def test_host_functions_run_in_the_queues_order(driver: Driver, other_device: int) -> None:
+    """Behind a fill, before a copy, and behind a wait for another queue of the same or another device."""
+    queue, other, event = driver.queue(0), driver.queue(other_device), driver.event(other_device)
+    pointer, seen = driver.allocate(0, 4096, Memory.HOST), np.zeros(4096, np.uint8)
+    host = (ctypes.c_uint8 * 4096).from_address(pointer)
+    found: list[int] = []
+
+    def double(_: int | None) -> None:
+        found.append(host[7])
+        for i in range(4096):
+            host[i] = 2 * host[i]
+
+    function = HostFunction(double)
+    gate = Gate(driver, other)
+    driver.record(event, other)
+    driver.wait(event, queue)
+    for value in (b"\x03", b"\x05"):
+        driver.fill(queue, pointer, value, 4096)
+        driver.host_call(queue, function)
+    driver.copy(queue, address(seen), pointer, 4096)
+    time.sleep(0.02)
+    assert not found
+    gate.open()
+    driver.synchronize(queue)
+    assert found == [3, 5] and (seen == 10).all()
+
+
 def test_copies_go_between_two_devices(driver: Driver) -> None:
     queues, data = [driver.queue(0), driver.queue(1)], random_floats(1 << 16)
     source, destination = to_device(driver, queues[0], data), driver.allocate(1, data.nbytes)
@@ -496,16 +524,22 @@ def test_wrong_launches_are_refused_at_once(sycl: Driver, module: int) -> None:
     sycl.synchronize(queue)
 
 
-@pytest.mark.parametrize("noticed_by", ["synchronize", "next launch"])
-def test_a_failure_behind_a_host_call_surfaces_later_and_the_queue_goes_on(
-    sycl: Driver, module: int, noticed_by: str
-) -> None:
-    queue, data = sycl.queue(0), np.arange(64, dtype=np.int32)
-    pointer, kernel = to_device(sycl, queue, data), sycl.kernel(module, "reverse_group")
-    scratch = sycl.allocate(0, 64)
-    gate = Gate(sycl, queue)
+def launch_that_fails_later(sycl: Driver, queue: int, kernel: int, pointer: int) -> Gate:
+    """Put a launch that the device will refuse behind a wait for another device, where the runtime holds it back."""
+    other, event = sycl.queue(0), sycl.event(0)
+    gate = Gate(sycl, other)
+    sycl.record(event, other)
+    sycl.wait(event, queue)
     sycl.launch(queue, kernel, (1, 1, 1), (64, 1, 1), pointer, ("local", 1 << 30))  # more than there is
-    gate.open()
+    return gate
+
+
+@pytest.mark.parametrize("noticed_by", ["synchronize", "next command"])
+def test_a_failure_that_comes_late_surfaces_and_the_queue_goes_on(sycl: Driver, noticed_by: str) -> None:
+    queue, data, scratch = sycl.queue(1), np.arange(64, dtype=np.int32), sycl.allocate(1, 64)
+    pointer = to_device(sycl, queue, data, device=1)
+    kernel = sycl.kernel(sycl.module(1, Format.OPENCL_C, SOURCE, "-cl-std=CL3.0"), "reverse_group")
+    launch_that_fails_later(sycl, queue, kernel, pointer).open()
     if noticed_by == "synchronize":
         with refuses(Status.LAUNCH_FAILED):
             sycl.synchronize(queue)
@@ -516,14 +550,13 @@ def test_a_failure_behind_a_host_call_surfaces_later_and_the_queue_goes_on(
                 time.sleep(0.01)
     sycl.launch(queue, kernel, (1, 1, 1), (64, 1, 1), pointer, ("local", 256))
     assert np.array_equal(from_device(sycl, queue, pointer, data), data[::-1])
-    other = sycl.queue(0)
-    sycl.synchronize(other)  # hears nothing of it
+    sycl.synchronize(sycl.queue(1))  # hears nothing of it
 
 
-def test_a_failure_on_a_queue_that_is_gone_harms_nobody(sycl: Driver, module: int) -> None:
-    queue, other, pointer = sycl.queue(0), sycl.queue(0), sycl.allocate(0, 4096)
-    gate = Gate(sycl, queue)
-    sycl.launch(queue, sycl.kernel(module, "reverse_group"), (1, 1, 1), (64, 1, 1), pointer, ("local", 1 << 30))
+def test_a_failure_on_a_queue_that_is_gone_harms_nobody(sycl: Driver) -> None:
+    queue, other, pointer = sycl.queue(1), sycl.queue(1), sycl.allocate(1, 4096)
+    kernel = sycl.kernel(sycl.module(1, Format.OPENCL_C, SOURCE, "-cl-std=CL3.0"), "reverse_group")
+    gate = launch_that_fails_later(sycl, queue, kernel, pointer)
     sycl.queue_destroy(queue)
     gate.open()
     for _ in range(20):

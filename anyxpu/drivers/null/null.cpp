@@ -19,6 +19,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -412,9 +413,17 @@ ax_status fill(ax_queue* queue, void* dst, const void* pattern, uint32_t pattern
   return AX_OK;
 }
 
+// A function may throw to report a failure; its queue reports it when it is waited for.
 ax_status host_call(ax_queue* queue, void (*fn)(void*), void* data) {
   count(kHostCall);
-  queue->worker->push([=] { fn(data); });
+  if (fn == nullptr) return fail(AX_INVALID, "a host call of a null function was asked for");
+  queue->worker->push([=, worker = queue->worker.get()] {
+    try {
+      fn(data);
+    } catch (const std::exception& error) {
+      worker->report(error.what());
+    }
+  });
   return AX_OK;
 }
 

@@ -26,6 +26,7 @@ namespace anyxpu::sycl_driver {
 class Errors {
  public:
   void keep(const sycl::exception_list& errors);
+  void keep(const char* text);
   std::string take();  // "" where nothing failed
 
  private:
@@ -156,7 +157,8 @@ ax_status launch(ax_queue* queue, ax_kernel* kernel, const uint32_t groups[3], c
                  const ax_arg* args, uint32_t arg_count);
 
 // --- queues -------------------------------------------------------------------------------------------------
-sycl::queue hold(ax_queue* queue);  // the queue that the handle stands for now
+sycl::queue hold(ax_queue* queue);                   // the queue that the handle stands for now
+std::shared_ptr<Errors> errors_of(ax_queue* queue);  // null where the queue is somebody else's
 // Puts a fresh queue behind the handle of one that takes no more work, and throws what had failed on it.
 [[noreturn]] void replace_failed(ax_queue* handle, sycl::queue& failed, const sycl::exception& error);
 // Whether `error` says that something enqueued earlier failed, and not this.

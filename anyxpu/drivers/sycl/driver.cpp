@@ -67,6 +67,11 @@ void Errors::keep(const sycl::exception_list& errors) {
   }
 }
 
+void Errors::keep(const char* text) {
+  std::lock_guard lock(mutex_);
+  text_ = text;
+}
+
 std::string Errors::take() {
   std::lock_guard lock(mutex_);
   return std::exchange(text_, {});

@@ -29,12 +29,6 @@ Queues& queues() {
   return *leaked;
 }
 
-ErrorsPointer errors_of(ax_queue* queue) {
-  std::shared_lock lock(queues().mutex);
-  const auto found = queues().ours.find(queue);
-  return found == queues().ours.end() ? nullptr : found->second;
-}
-
 void raise_errors(const ErrorsPointer& errors) {
   if (errors == nullptr) return;
   if (std::string text = errors->take(); !text.empty())
@@ -125,6 +119,12 @@ ax_status queue_destroy(ax_queue* queue) {
   });
 }
 
+std::shared_ptr<Errors> errors_of(ax_queue* queue) {
+  std::shared_lock lock(queues().mutex);
+  const auto found = queues().ours.find(queue);
+  return found == queues().ours.end() ? nullptr : found->second;
+}
+
 sycl::queue hold(ax_queue* queue) {
   std::shared_lock lock(queues().mutex);
   return queue->queue;
@@ -187,13 +187,6 @@ ax_status fill(ax_queue* queue, void* dst, const void* pattern, uint32_t pattern
       if (uniform) return experimental::memset(q, dst, bytes[0], count * pattern_bytes);
       filler->fill(q, dst, pattern, count);
     });
-  });
-}
-
-ax_status host_call(ax_queue* queue, void (*fn)(void*), void* data) {
-  return guarded(AX_LAUNCH_FAILED, [&] {
-    require(fn != nullptr, "a host call of a null function was asked for");
-    on_queue(queue, [&](sycl::queue& q) { experimental::host_task(q, [fn, data] { fn(data); }); });
   });
 }
 
