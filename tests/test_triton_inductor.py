@@ -241,3 +241,46 @@ def test_a_convolutional_network_trains(xpu):
         torch.testing.assert_close(p.grad.cpu().double(), r.grad, atol=1e-4, rtol=1e-3)
     for b, r in zip(model.buffers(), reference.buffers(), strict=True):
         torch.testing.assert_close(b.cpu().double(), r.double(), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("mask", ["none", "causal", "bool", "float"])
+def test_attention_with_every_kind_of_mask_and_its_gradients(mask, xpu):
+    shape, length = (2, 3, 10, 8), 10
+    args = [torch.randn(shape) for _ in range(3)]
+    weight = torch.randn(shape)
+    masks = {"bool": torch.rand(length, length) < 0.8, "float": torch.randn(length, length)}
+    if mask == "bool":
+        masks["bool"].fill_diagonal_(True)
+
+    def run(device: torch.device | str, dtype: torch.dtype, wrap: Callable) -> list[torch.Tensor]:
+        m = masks.get(mask)
+        m = m if m is None else m.to(device) if m.dtype == torch.bool else m.to(device, dtype)
+
+        @wrap
+        def f(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=m, is_causal=mask == "causal")
+
+        leaves = [a.to(device, dtype).requires_grad_() for a in args]
+        out = f(*leaves)
+        out.backward(weight.to(device, dtype))
+        return [out.detach(), *(a.grad for a in leaves)]
+
+    expected = run("cpu", torch.float64, lambda f: f)
+    for wrap in (torch.compile, lambda f: f):
+        for g, e in zip(run(xpu, torch.float32, wrap), expected, strict=True):
+            torch.testing.assert_close(g.cpu().double(), e, atol=1e-5, rtol=1e-5)
+
+
+def test_gradients_of_three_slices_of_one_tensor(xpu):
+    """The kernel that joins them chooses between arrays: Intel's optimiser got that wrong with private ones."""
+
+    def f(qkv: torch.Tensor) -> torch.Tensor:
+        q, k, v = qkv.chunk(3, -1)
+        return (q @ k.transpose(1, 2)).softmax(-1) @ v
+
+    a = torch.randn(4, 10, 96, dtype=torch.float64, requires_grad=True)
+    b = a.detach().float().to(xpu).requires_grad_()
+    w = torch.randn(4, 10, 32)
+    f(a).backward(w.double())
+    torch.compile(f)(b).backward(w.to(xpu))
+    torch.testing.assert_close(b.grad.cpu().double(), a.grad, atol=1e-4, rtol=1e-3)

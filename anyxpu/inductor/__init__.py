@@ -55,7 +55,7 @@ def _compile_workers(module: ModuleType) -> None:
 
 
 def _graph_cache(module: ModuleType) -> None:
-    """Make Inductor's cache of graphs, which holds their kernels' binaries, depend on the compiler that made them.
+    """Make Inductor's cache of graphs, which holds their kernels' binaries, depend on what made them.
 
     In-tree it depends on what CUDA answers, and on nothing where there is no CUDA.
     """
@@ -66,7 +66,7 @@ def _graph_cache(module: ModuleType) -> None:
 
     def get_system() -> dict[str, object]:
         system = dict(original())
-        system["hash"] = digest(str(system["hash"]), identity.compiler(), identity.host())
+        system["hash"] = digest(str(system["hash"]), identity.graphs(), identity.host())
         return system
 
     module.CacheBase.get_system = staticmethod(get_system)

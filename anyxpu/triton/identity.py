@@ -14,11 +14,24 @@ from anyxpu.cache import digest
 _RUNTIMES = ("intel-opencl-rt", "intel-sycl-rt")
 
 
+_PACKAGE = Path(__file__).parent.parent
+
+
+def _sources(*rooms: str) -> str:
+    files = [p for room in rooms for p in sorted((_PACKAGE / room).rglob("*")) if p.suffix in (".py", ".cl")]
+    return digest(__version__, *(p.read_bytes() for p in files))[:16]
+
+
 @cache
 def compiler() -> str:
     """A digest of this package's compiler, source by source: another version's kernels are not this one's."""
-    files = sorted(Path(__file__).parent.rglob("*"))
-    return digest(__version__, *(p.read_bytes() for p in files if p.suffix in (".py", ".cl")))[:16]
+    return _sources("triton")
+
+
+@cache
+def graphs() -> str:
+    """A digest of all of this package that shapes a compiled graph: its compiler, decompositions and operators."""
+    return _sources("triton", "inductor", "ops")
 
 
 @cache
