@@ -111,7 +111,7 @@ def sycl_prefix() -> Path | None:
         return None
     for file in distribution.files or ():
         if file.as_posix().endswith("include/sycl/sycl.hpp"):
-            prefix = Path(os.path.abspath(distribution.locate_file(file))).parents[2]
+            prefix = Path(os.path.abspath(str(distribution.locate_file(file)))).parents[2]
             return prefix if (prefix / "lib/libsycl.so").exists() else None
     return None
 

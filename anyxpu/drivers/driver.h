@@ -59,18 +59,19 @@ typedef struct ax_kernel ax_kernel;
 
 typedef struct ax_device_properties {
   char name[256];
-  char platform_name[256]; /* the runtime behind it: "Intel(R) OpenCL", "Intel(R) oneAPI Unified Runtime over Level-Zero", ... */
+  char platform_name[256]; /* the runtime behind it: "Intel(R) OpenCL", "Intel(R) oneAPI Unified Runtime over
+                              Level-Zero", ... */
   char vendor[128];
   char driver_version[128];
-  char version[128];        /* the runtime's version of the device's interface: "OpenCL 3.0 ..." */
-  char target[32];          /* what the compiler should generate for: "cpu", "bmg", "pvc", ...; "" if unknown */
+  char version[128]; /* the runtime's version of the device's interface: "OpenCL 3.0 ..." */
+  char target[32];   /* what the compiler should generate for: "cpu", "bmg", "pvc", ...; "" if unknown */
   uint8_t uuid[16];
   ax_device_type type;
   uint32_t vendor_id;
   uint32_t device_id;
-  uint64_t architecture;    /* SYCL's architecture number; 0 where the device has none */
-  uint64_t total_memory;    /* bytes */
-  uint64_t local_mem_size;  /* bytes a work-group may use */
+  uint64_t architecture;   /* SYCL's architecture number; 0 where the device has none */
+  uint64_t total_memory;   /* bytes */
+  uint64_t local_mem_size; /* bytes a work-group may use */
   uint64_t last_level_cache_size;
   uint32_t max_compute_units;
   uint32_t gpu_eu_count;       /* vector engines; on a CPU its compute units */
@@ -81,9 +82,9 @@ typedef struct ax_device_properties {
   uint32_t max_work_group_size;
   uint32_t max_num_sub_groups;
   uint32_t sub_group_sizes[AX_MAX_SUB_GROUP_SIZES]; /* zero-terminated when shorter */
-  uint32_t memory_clock_rate; /* MHz; 0 unknown */
-  uint32_t memory_bus_width;  /* bits; 0 unknown */
-  uint32_t clock_rate;        /* MHz */
+  uint32_t memory_clock_rate;                       /* MHz; 0 unknown */
+  uint32_t memory_bus_width;                        /* bits; 0 unknown */
+  uint32_t clock_rate;                              /* MHz */
   uint8_t has_fp16;
   uint8_t has_fp64;
   uint8_t has_atomic64;
@@ -157,8 +158,8 @@ typedef struct ax_driver {
   ax_status (*event_elapsed)(ax_event* start, ax_event* end, double* milliseconds);
 
   /* `options` are the OpenCL C build options. On AX_BUILD_FAILED last_error() holds the build log. */
-  ax_status (*module_create)(int device, ax_module_format format, const void* data, uint64_t bytes,
-                             const char* options, ax_module** out);
+  ax_status (*module_create)(int device, ax_module_format format, const void* data, uint64_t bytes, const char* options,
+                             ax_module** out);
   /* The module's native code for this device. Call with data = NULL to learn the size. */
   ax_status (*module_native)(ax_module* module, void* data, uint64_t* bytes);
   ax_status (*module_destroy)(ax_module* module);

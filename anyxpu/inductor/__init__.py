@@ -28,7 +28,7 @@ def _static_launcher(module: ModuleType) -> None:
 
     from anyxpu.triton.static_launch import StaticXpuLauncher
 
-    torch._C._StaticXpuLauncher = StaticXpuLauncher  # type: ignore[attr-defined]
+    setattr(torch._C, "_StaticXpuLauncher", StaticXpuLauncher)  # noqa: B010 - a stub annotates it as another class
 
 
 def _compile_workers(module: ModuleType) -> None:
@@ -51,7 +51,7 @@ def _compile_workers(module: ModuleType) -> None:
         elif torch.cuda.is_available():
             CudaInterface.Worker.get_device_properties()
 
-    module.caching_device_properties = caching_device_properties
+    module.__dict__["caching_device_properties"] = caching_device_properties
 
 
 def _graph_cache(module: ModuleType) -> None:
@@ -119,7 +119,7 @@ def register() -> None:
 
     from anyxpu.shim import lib
 
-    torch._C._dynamo.guards._empty_strided_xpu = lib()._empty_strided_xpu
+    torch._C._dynamo.guards.__dict__["_empty_strided_xpu"] = lib()._empty_strided_xpu
     sys.meta_path.insert(0, _Finder())
     for name, change in _CHANGES.items():
         module = sys.modules.get(name)

@@ -18,7 +18,7 @@ def _xpu_init() -> None:
     shim = lib()
     shim.start()
     torch.xpu.default_generators = tuple(shim.default_generator(i) for i in range(shim.device_count()))
-    torch.xpu._get_device_properties = shim.properties
+    torch.xpu.__dict__["_get_device_properties"] = shim.properties
 
 
 def _xpu_set_stream(stream_id: int, device_index: int, device_type: int) -> None:

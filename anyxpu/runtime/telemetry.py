@@ -15,6 +15,8 @@ from typing import Any, NoReturn
 import torch
 from torch.xpu._utils import _get_device_index
 
+from anyxpu.shim import lib
+
 _SAMPLE_SECONDS = 0.1
 
 
@@ -25,7 +27,7 @@ def _cpu_clock_rate(device: int) -> float:
         for line in Path("/proc/cpuinfo").read_text().splitlines()
         if line.startswith("cpu MHz")
     ]
-    return sum(rates) / len(rates) if rates else float(torch.xpu.get_device_properties(device).clock_rate)
+    return sum(rates) / len(rates) if rates else float(lib().properties(device).clock_rate)
 
 
 def _busy_and_total() -> tuple[int, int]:

@@ -61,7 +61,8 @@ void bind_properties(py::module_& m) {
 #undef TEXT
 #undef NUMBER
 #undef FLAG
-  c.def_property_readonly("is_integrated_gpu", [](const Properties& p) { return p.type == AX_DEVICE_GPU && p.is_integrated != 0; });
+  c.def_property_readonly("is_integrated_gpu",
+                          [](const Properties& p) { return p.type == AX_DEVICE_GPU && p.is_integrated != 0; });
   c.def_property_readonly("type", [](const Properties& p) { return type_name(p.type); });
   c.def_property_readonly("sub_group_sizes", sub_group_sizes);
   c.def_property_readonly(
@@ -69,8 +70,8 @@ void bind_properties(py::module_& m) {
   c.def("__repr__", [](const Properties& p) {
     std::ostringstream out;
     out << "_XpuDeviceProperties(name='" << p.name << "', platform_name='" << p.platform_name << "', type='"
-        << type_name(p.type) << "', device_id=0x" << std::hex << p.device_id << std::dec
-        << ", driver_version='" << p.driver_version << "', total_memory=" << p.total_memory / (1024 * 1024)
+        << type_name(p.type) << "', device_id=0x" << std::hex << p.device_id << std::dec << ", driver_version='"
+        << p.driver_version << "', total_memory=" << p.total_memory / (1024 * 1024)
         << "MB, max_compute_units=" << p.max_compute_units << ", gpu_eu_count=" << p.gpu_eu_count
         << ", gpu_subslice_count=" << p.gpu_subslice_count << ", max_work_group_size=" << p.max_work_group_size
         << ", max_num_sub_groups=" << p.max_num_sub_groups << ", local_mem_size=" << p.local_mem_size
@@ -133,8 +134,9 @@ void bind_devices(py::module_& m) {
     check(driver().can_access_peer(int(device), int(peer), &yes), "ask for peer access");
     return yes != 0;
   });
-  m.def("synchronize", [](int64_t device) { synchronize_device(index(device)); }, py::arg("device") = -1,
-        py::call_guard<py::gil_scoped_release>());
+  m.def(
+      "synchronize", [](int64_t device) { synchronize_device(index(device)); }, py::arg("device") = -1,
+      py::call_guard<py::gil_scoped_release>());
 }
 
 void bind_streams(py::module_& m) {
@@ -152,9 +154,8 @@ void bind_streams(py::module_& m) {
     return parts(stream_from_external(reinterpret_cast<ax_queue*>(queue), index(device)));
   });
   m.def("stream_priority", [](int64_t id, int64_t device) { return stream_priority(make_stream(id, index(device))); });
-  m.def("stream_queue", [](int64_t id, int64_t device) {
-    return reinterpret_cast<uintptr_t>(queue(make_stream(id, index(device))));
-  });
+  m.def("stream_queue",
+        [](int64_t id, int64_t device) { return reinterpret_cast<uintptr_t>(queue(make_stream(id, index(device)))); });
 }
 
 double event_elapsed(uintptr_t start, uintptr_t end) {

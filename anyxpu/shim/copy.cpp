@@ -55,23 +55,40 @@ Tensor plain_on_host(const Tensor& src) {
 
 const char* type_name(c10::ScalarType type) {
   switch (type) {
-    case c10::ScalarType::Bool: return "bool";
-    case c10::ScalarType::Byte: return "u8";
-    case c10::ScalarType::Char: return "i8";
-    case c10::ScalarType::UInt16: return "u16";
-    case c10::ScalarType::Short: return "i16";
-    case c10::ScalarType::UInt32: return "u32";
-    case c10::ScalarType::Int: return "i32";
-    case c10::ScalarType::UInt64: return "u64";
-    case c10::ScalarType::Long: return "i64";
-    case c10::ScalarType::Half: return "f16";
-    case c10::ScalarType::BFloat16: return "bf16";
-    case c10::ScalarType::Float: return "f32";
-    case c10::ScalarType::Double: return "f64";
-    case c10::ScalarType::ComplexHalf: return "c32";
-    case c10::ScalarType::ComplexFloat: return "c64";
-    case c10::ScalarType::ComplexDouble: return "c128";
-    default: return nullptr;
+    case c10::ScalarType::Bool:
+      return "bool";
+    case c10::ScalarType::Byte:
+      return "u8";
+    case c10::ScalarType::Char:
+      return "i8";
+    case c10::ScalarType::UInt16:
+      return "u16";
+    case c10::ScalarType::Short:
+      return "i16";
+    case c10::ScalarType::UInt32:
+      return "u32";
+    case c10::ScalarType::Int:
+      return "i32";
+    case c10::ScalarType::UInt64:
+      return "u64";
+    case c10::ScalarType::Long:
+      return "i64";
+    case c10::ScalarType::Half:
+      return "f16";
+    case c10::ScalarType::BFloat16:
+      return "bf16";
+    case c10::ScalarType::Float:
+      return "f32";
+    case c10::ScalarType::Double:
+      return "f64";
+    case c10::ScalarType::ComplexHalf:
+      return "c32";
+    case c10::ScalarType::ComplexFloat:
+      return "c64";
+    case c10::ScalarType::ComplexDouble:
+      return "c128";
+    default:
+      return nullptr;
   }
 }
 
@@ -109,8 +126,8 @@ at::TensorIterator copy_iterator(const Tensor& dst, const Tensor& src) {
 }
 
 bool dense_walk(const at::TensorIteratorBase& it) {
-  return it.ndim() <= 1 && (it.ndim() == 0 || (it.strides(0)[0] == it.element_size(0) &&
-                                               it.strides(1)[0] == it.element_size(1)));
+  return it.ndim() <= 1 &&
+         (it.ndim() == 0 || (it.strides(0)[0] == it.element_size(0) && it.strides(1)[0] == it.element_size(1)));
 }
 
 // False where no kernel expresses it.
@@ -127,8 +144,10 @@ bool copy_by_kernel(at::TensorIteratorBase& it, const Tensor& dst, const Tensor&
   uint64_t count = it.numel();
   Walk32 walk32{};
   Walk64 walk64{};
-  ax_arg args[4] = {{&to, sizeof(to), AX_ARG_POINTER}, {&from, sizeof(from), AX_ARG_POINTER},
-                    {&count, sizeof(count), AX_ARG_VALUE}, {}};
+  ax_arg args[4] = {{&to, sizeof(to), AX_ARG_POINTER},
+                    {&from, sizeof(from), AX_ARG_POINTER},
+                    {&count, sizeof(count), AX_ARG_VALUE},
+                    {}};
   if (walk == Walk::strided32) {
     walk32 = walk32_of(it);
     args[3] = {&walk32, sizeof(walk32), AX_ARG_VALUE};
@@ -274,8 +293,8 @@ void check_copyable(const Tensor& self, const Tensor& src) {
   TORCH_CHECK(src.defined(), "src is undefined");
   TORCH_CHECK_NOT_IMPLEMENTED(!src.is_meta(), "Cannot copy out of meta tensor; no data!");
   for (const Tensor* t : {&self, &src}) {
-    TORCH_CHECK_NOT_IMPLEMENTED(t->layout() == c10::kStrided && !t->is_quantized(), "anyxpu: copy_ of a tensor of layout ",
-                                t->layout(), " and type ", t->scalar_type(),
+    TORCH_CHECK_NOT_IMPLEMENTED(t->layout() == c10::kStrided && !t->is_quantized(),
+                                "anyxpu: copy_ of a tensor of layout ", t->layout(), " and type ", t->scalar_type(),
                                 " to or from xpu is not supported; make it dense on its own device first.");
   }
 }

@@ -32,11 +32,12 @@ Kernels& kernels() {
 ax_kernel* ask_provider(const Key& key) {
   py::gil_scoped_acquire gil;
   auto* provider = kernels().provider;
-  TORCH_CHECK(provider != nullptr, "anyxpu: operators are not registered; import torch loads anyxpu by itself, "
-                                   "unless ANYXPU_DISABLE is set");
+  TORCH_CHECK(provider != nullptr,
+              "anyxpu: operators are not registered; import torch loads anyxpu by itself, "
+              "unless ANYXPU_DISABLE is set");
   const auto& [device, family, source, destination, walk] = key;
-  py::object kernel = py::reinterpret_borrow<py::function>(provider)(device, family, source, destination,
-                                                                     kWalkNames[walk]);
+  py::object kernel =
+      py::reinterpret_borrow<py::function>(provider)(device, family, source, destination, kWalkNames[walk]);
   if (kernel.is_none()) return nullptr;
   auto handle = kernel.attr("handle").cast<uintptr_t>();
   kernel.release();

@@ -1,4 +1,5 @@
-// Kernels over memory of any strides: what ops/kernels/copy.cl is given. The structures are the kernel's, byte for byte.
+// Kernels over memory of any strides: what ops/kernels/copy.cl is given. The structures are the kernel's, byte for
+// byte.
 #pragma once
 
 #include <ATen/TensorIterator.h>
@@ -7,8 +8,8 @@
 
 namespace anyxpu {
 
-inline constexpr int kMaxDims = 24;          // -DMAX_DIMS
-inline constexpr int kElementsPerItem = 4;   // -DELEMENTS_PER_ITEM
+inline constexpr int kMaxDims = 24;         // -DMAX_DIMS
+inline constexpr int kElementsPerItem = 4;  // -DELEMENTS_PER_ITEM
 inline constexpr int kLocalSize = 256;
 
 struct Dim32 {

@@ -23,13 +23,14 @@ void fill_strided(const Tensor& self, const void* pattern, uint32_t width) {
   const bool narrow = it.can_use_32bit_indexing();
   const std::string bits = "b" + std::to_string(8 * width);
   auto* kernel = device_kernel(index, "fill", bits, bits, narrow ? Walk::strided32 : Walk::strided64);
-  TORCH_CHECK_NOT_IMPLEMENTED(kernel != nullptr, "anyxpu: this device cannot build the kernel that fills strided memory");
+  TORCH_CHECK_NOT_IMPLEMENTED(kernel != nullptr,
+                              "anyxpu: this device cannot build the kernel that fills strided memory");
   void* to = it.data_ptr(0);
   uint64_t count = it.numel();
   Walk32 walk32{};
   Walk64 walk64{};
-  ax_arg args[4] = {{&to, sizeof(to), AX_ARG_POINTER}, {pattern, width, AX_ARG_VALUE},
-                    {&count, sizeof(count), AX_ARG_VALUE}, {}};
+  ax_arg args[4] = {
+      {&to, sizeof(to), AX_ARG_POINTER}, {pattern, width, AX_ARG_VALUE}, {&count, sizeof(count), AX_ARG_VALUE}, {}};
   if (narrow) {
     walk32 = walk32_of(it);
     args[3] = {&walk32, sizeof(walk32), AX_ARG_VALUE};

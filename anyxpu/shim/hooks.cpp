@@ -42,9 +42,7 @@ struct XPUHooks final : public at::XPUHooksInterface {
     return {c10::DeviceType::XPU, *device};
   }
 
-  const at::Generator& getDefaultGenerator(c10::DeviceIndex device) const override {
-    return default_generator(device);
-  }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex device) const override { return default_generator(device); }
   at::Generator getNewGenerator(c10::DeviceIndex device) const override { return new_generator(device); }
 
   std::string showConfig() const override { return driver_started() ? driver().description() : "not started"; }

@@ -4,8 +4,8 @@
 // among the arguments becomes a CPU tensor over the same bytes (HostArguments), the operator runs redispatched to the
 // CPU, what it wrote or resized is carried back, and what it made is uploaded (Results).
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/op_registration/adaption.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/CPUAllocator.h>
@@ -229,7 +229,8 @@ bool to_host_arguments(const FunctionSchema& schema, HostMemory& memory, c10::De
 void warn_once(const std::string& name) {
   static std::atomic<bool> warned{false};
   if (warned.exchange(true)) return;
-  TORCH_WARN("anyxpu: ", name, " has no kernel for xpu yet and ran on the host (ATen's CPU kernel). This is said once; ",
+  TORCH_WARN("anyxpu: ", name,
+             " has no kernel for xpu yet and ran on the host (ATen's CPU kernel). This is said once; ",
              "`anyxpu ops` lists how each operator is served, and anyxpu.ops.counters() how often.");
 }
 
@@ -316,13 +317,11 @@ void host_fallback(const c10::OperatorHandle& op, Stack* stack) {
   memory.finish();
 }
 
-TORCH_LIBRARY_IMPL(_, XPU, library) {
-  library.fallback(torch::CppFunction::makeFromBoxedFunction<&host_fallback>());
-}
+TORCH_LIBRARY_IMPL(_, XPU, library) { library.fallback(torch::CppFunction::makeFromBoxedFunction<&host_fallback>()); }
 
-#define ANYXPU_NO_LAYOUT(key)                                                        \
-  TORCH_LIBRARY_IMPL(_, key, library) {                                              \
-    library.fallback(torch::CppFunction::makeFromBoxedFunction<&no_such_layout>());  \
+#define ANYXPU_NO_LAYOUT(key)                                                       \
+  TORCH_LIBRARY_IMPL(_, key, library) {                                             \
+    library.fallback(torch::CppFunction::makeFromBoxedFunction<&no_such_layout>()); \
   }
 ANYXPU_NO_LAYOUT(SparseXPU)
 ANYXPU_NO_LAYOUT(SparseCsrXPU)

@@ -57,7 +57,7 @@ class HostMemory {
   c10::DeviceIndex device_;
   bool shared_;  // the host reads and writes the device's own memory
   bool busy_ = false;
-  std::unordered_map<c10::StorageImpl*, Region> regions_;  // by the device's storage
+  std::unordered_map<c10::StorageImpl*, Region> regions_;        // by the device's storage
   std::unordered_map<c10::StorageImpl*, c10::Storage> uploads_;  // by the CPU's storage
   std::unordered_map<c10::TensorImpl*, bool> written_;
   std::vector<Twin> written_twins_;

@@ -52,7 +52,8 @@ PyMethodDef kEmptyStrided = {
 }  // namespace
 
 void bind_inductor(pybind11::module_& m) {
-  m.add_object("_empty_strided_xpu", pybind11::reinterpret_steal<pybind11::object>(PyCFunction_New(&kEmptyStrided, nullptr)));
+  m.add_object("_empty_strided_xpu",
+               pybind11::reinterpret_steal<pybind11::object>(PyCFunction_New(&kEmptyStrided, nullptr)));
 }
 
 }  // namespace anyxpu

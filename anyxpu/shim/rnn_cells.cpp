@@ -44,9 +44,9 @@ std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const OptionalTensor& grad
   const auto squashed = cy.tanh();
   auto grad_c = through_tanh(grad_h * out, squashed);
   if (from_cy) grad_c = grad_c + *grad_cy;
-  const auto grad_gates =
-      at::cat({through_sigmoid(grad_c * cell, in), through_sigmoid(grad_c * cx, forget),
-               through_tanh(grad_c * in, cell), through_sigmoid(grad_h * squashed, out)}, 1);
+  const auto grad_gates = at::cat({through_sigmoid(grad_c * cell, in), through_sigmoid(grad_c * cx, forget),
+                                   through_tanh(grad_c * in, cell), through_sigmoid(grad_h * squashed, out)},
+                                  1);
   return {grad_gates, grad_c * forget, bias_gradient(grad_gates, has_bias)};
 }
 

@@ -47,8 +47,8 @@ void read_devices(const ax_driver* candidate) {
   TORCH_CHECK(count > 0, "anyxpu: the driver ", candidate->name, " finds no device (see: anyxpu doctor)");
   std::vector<ax_device_properties> all(static_cast<size_t>(count));
   for (int i = 0; i < count; i++) {
-    TORCH_CHECK(candidate->device_properties(i, &all[i]) == AX_OK,
-                "anyxpu: cannot read the properties of device ", i, ": ", candidate->last_error());
+    TORCH_CHECK(candidate->device_properties(i, &all[i]) == AX_OK, "anyxpu: cannot read the properties of device ", i,
+                ": ", candidate->last_error());
   }
   device_properties = std::move(all);
 }

@@ -33,9 +33,10 @@ def mark_address_arithmetic(function: Function) -> None:
     seen: dict[Op, bool] = defaultdict(bool)
     work = [op.operands[1] for op in ops if op.name == "tt.addptr"]
     while work:
-        op = owners.get(work.pop())
-        if op is None or seen[op] or op.name not in _LINEAR | _TRANSPARENT:
+        source = owners.get(work.pop())
+        if source is None or seen[source] or source.name not in _LINEAR | _TRANSPARENT:
             continue
+        op = source
         seen[op] = True
         if op.name in _LINEAR and op.result in structured:
             op.attrs["exact"] = True

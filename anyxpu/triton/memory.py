@@ -17,7 +17,7 @@ def load_expression(address: str, t: Type, volatile: bool = False) -> str:
         address = f"((volatile __global {tables.memory_type(t)}*){address})"
     if suffix:
         return f"ax_from_bits_{suffix}(*{address})"
-    if isinstance(t, Pointer) or t.name == "i1":
+    if isinstance(t, Pointer) or str(t) == "i1":
         return f"({tables.register_type(t)})*{address}"
     return f"*{address}"
 

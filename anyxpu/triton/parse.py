@@ -269,7 +269,7 @@ class _Parser:
             functions.append(self.function())
         return Module(functions, attrs)
 
-    def _skip_loc(self) -> None:
+    def _skip_loc(self) -> Any:
         end = self.text.find("\n", self.pos)
         self.pos = end if end >= 0 else len(self.text)
 
