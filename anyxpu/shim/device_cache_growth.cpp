@@ -42,6 +42,11 @@ bool is_shared(c10::MempoolId_t pool) { return pool.first == 0 && pool.second ==
 
 Block* DeviceCache::allocate_slowly(Request& request) {
   GilReleased no_gil;
+  if (AcceleratorAllocatorConfig::use_expandable_segments()) {
+    TORCH_WARN_ONCE(
+        "anyxpu: expandable_segments in PYTORCH_ALLOC_CONF has no effect on xpu: its drivers allocate memory whole and "
+        "cannot map more behind it. Against fragmentation there are max_split_size_mb and torch.xpu.empty_cache().");
+  }
   Lock lock(state_);
   collect_garbage(lock);
   Block* block = grow(lock, request);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 
+import pytest
 import torch
 
 from anyxpu.drivers.null import counts, reset_counts
@@ -51,6 +52,11 @@ def test_roundup_power2_divisions_rounds_between_powers_of_two():
         memory = allocate(1200 * KIB)  # between 1 and 2 MiB in quarters: 1280 KiB
         assert torch.xpu.memory_allocated() == 1280 * KIB
     del memory
+
+
+def test_a_setting_without_effect_is_said_to_have_none():
+    with settings("expandable_segments:True"), pytest.warns(UserWarning, match="no effect on xpu"):
+        assert allocate(1000).nbytes() == 1000
 
 
 def test_freed_memory_serves_its_own_stream_at_once_and_no_other():
