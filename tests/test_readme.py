@@ -1,4 +1,4 @@
-"""README's tables are complete."""
+"""What README says is so: its examples run, its tables are complete."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+
+
+def test_examples_run(run_python):
+    examples = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    assert len(examples) >= 2
+    shown = run_python("\n".join(examples), ANYXPU_DEVICES="2", timeout=600).stdout
+    assert " ms\n" in shown
+    assert "library" in shown
 
 
 def test_every_variable_is_in_the_table():
