@@ -324,3 +324,31 @@ def test_sort_of_rows():
     x, o = torch.randn(4, 64), torch.zeros(4, 64)
     launch(sort_kernel, (1,), x, o, M=4, N=64)
     assert torch.equal(o, x.sort(1).values)
+
+
+@triton.jit
+def dot_kernel(a, b, o, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    n = tl.program_id(1) * BN + tl.arange(0, BN)
+    acc = tl.zeros((BM, BN), tl.int32 if a.dtype.element_ty == tl.int8 else tl.float32)
+    for start in range(0, K, BK):
+        k = start + tl.arange(0, BK)
+        x = tl.load(a + m[:, None] * K + k[None, :], (m < M)[:, None] & (k < K)[None, :], other=0)
+        y = tl.load(b + k[:, None] * N + n[None, :], (k < K)[:, None] & (n < N)[None, :], other=0)
+        acc = tl.dot(x, y, acc, out_dtype=acc.dtype)
+    tl.store(o + m[:, None] * N + n[None, :], acc, (m < M)[:, None] & (n < N)[None, :])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int8], ids=str)
+@pytest.mark.parametrize("tile", [(16, 16, 16), (32, 64, 32), (64, 16, 64)])
+@BOTH
+def test_products_of_ragged_matrices(tile, dtype, options):
+    m, n, k = 70, 45, 90
+    if dtype == torch.int8:
+        a, b = torch.randint(-128, 127, (m, k), dtype=dtype), torch.randint(-128, 127, (k, n), dtype=dtype)
+    else:
+        a, b = torch.randn(m, k).to(dtype), torch.randn(k, n).to(dtype)
+    o = torch.zeros(m, n, dtype=torch.int32 if dtype == torch.int8 else torch.float32)
+    sizes = dict(zip(("BM", "BN", "BK"), tile, strict=True))
+    launch(dot_kernel, (-(-m // tile[0]), -(-n // tile[1])), a, b, o, m, n, k, **sizes, **options)
+    torch.testing.assert_close(o.double(), a.double() @ b.double(), atol=1e-4, rtol=1e-5)

@@ -247,6 +247,7 @@ class Emitter:
         self.scalars: dict[Value, str] = {}
         self.tensors: dict[Value, Elements] = {}
         self.layouts: dict[Value, Layout] = {}  # of values that the printer made itself
+        self.renamed: dict[Value, Value] = {}  # operands of products that stay where they are
         self.pending: list[Op] = []
         self.users: dict[Value, list[Op]] = defaultdict(list)
         assert function.body is not None

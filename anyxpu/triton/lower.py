@@ -8,7 +8,7 @@ from functools import cache
 from importlib import resources
 
 from anyxpu.errors import UnsupportedOperation
-from anyxpu.triton import collective, control, memory, misc, move, storage, tables
+from anyxpu.triton import collective, control, dot, memory, misc, move, storage, tables
 from anyxpu.triton.addressing import mark_address_arithmetic
 from anyxpu.triton.emit import Emitter, Handler
 from anyxpu.triton.parse import parse
@@ -16,6 +16,7 @@ from anyxpu.triton.parse import parse
 _HANDLERS: dict[str, Handler] = {
     **collective.HANDLERS,
     **control.HANDLERS,
+    **dot.HANDLERS,
     **memory.HANDLERS,
     **misc.HANDLERS,
     **move.HANDLERS,

@@ -64,7 +64,8 @@ def unspilled(source: Value, expression: str) -> str:
 # --- views: each gives the result's layout in the source's offsets
 
 
-def _same_offsets(e: Emitter, op: Op) -> None:
+def same_offsets(e: Emitter, op: Op) -> None:
+    """Conversions, reshapes, new dimensions: each element keeps its row-major offset."""
     move(e, op.result, op.operands[0], e.layout(op.result))
 
 
@@ -214,16 +215,15 @@ HANDLERS: dict[str, Handler] = {
     "arith.constant": _constant,
     "tt.broadcast": _broadcast,
     "tt.cat": _cat,
-    "tt.expand_dims": _same_offsets,
+    "tt.expand_dims": same_offsets,
     "tt.gather": _gather,
     "tt.histogram": _histogram,
     "tt.join": _join,
     "tt.make_range": _make_range,
-    "tt.reshape": _same_offsets,
+    "tt.reshape": same_offsets,
     "tt.splat": _splat,
     "tt.split": _split,
     "tt.trans": _transpose,
     "tt.unsplat": _unsplat,
-    "ttg.convert_layout": _same_offsets,
     "ub.poison": _poison,
 }
