@@ -46,7 +46,7 @@ COMPILE_PROGRAM = """
 
 
 def lines_of(log: Path) -> list[str]:
-    return log.read_text().split() if log.exists() else []
+    return log.read_text().splitlines() if log.exists() else []
 
 
 def caches(tmp_path: Path) -> dict[str, str]:
@@ -68,6 +68,38 @@ def test_a_second_process_compiles_nothing_of_a_graph(tmp_path, run_python):
     log.unlink()
     run_python(COMPILE_PROGRAM, **environment)
     assert not lines_of(log)
+
+
+CHOICES_PROGRAM = """
+    import torch
+    f = torch.compile(lambda x: torch.softmax(x, -1))
+    x = torch.randn(64, 5000)
+    torch.testing.assert_close(f(x.to("xpu")).cpu(), torch.softmax(x, -1))
+"""
+
+
+def test_one_configuration_of_a_kernel_is_compiled_on_a_cpu_unless_tuning_is_asked_for(tmp_path, run_python):
+    counts = []
+    for tuned in ("0", "1"):
+        log = tmp_path / f"compiles-{tuned}"
+        run_python(
+            CHOICES_PROGRAM,
+            ANYXPU_LOG_COMPILES=str(log),
+            TORCHINDUCTOR_MAX_AUTOTUNE=tuned,
+            TRITON_CACHE_DIR=str(tmp_path / f"triton-{tuned}"),
+            TORCHINDUCTOR_CACHE_DIR=str(tmp_path / f"inductor-{tuned}"),
+        )
+        counts.append(len(lines_of(log)))
+    assert counts[0] == 1 < counts[1]
+
+
+def test_ragged_products_are_not_padded_on_a_cpu_unless_forced(xpu):
+    from torch._inductor.fx_passes import pad_mm
+
+    a, b = torch.empty(33, 65, device=xpu), torch.empty(65, 17, device=xpu)
+    assert not pad_mm.check_device(a, b)
+    with torch._inductor.config.patch(force_shape_pad=True):
+        assert pad_mm.check_device(a, b)
 
 
 @triton.jit

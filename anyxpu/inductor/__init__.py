@@ -23,6 +23,18 @@ def _decompositions(module: ModuleType) -> None:
     decompositions.apply(module)
 
 
+def _heuristics(module: ModuleType) -> None:
+    from anyxpu.inductor import heuristics
+
+    heuristics.apply_to_autotuner(module)
+
+
+def _padding(module: ModuleType) -> None:
+    from anyxpu.inductor import heuristics
+
+    heuristics.never_pad_products(module)
+
+
 def _static_launcher(module: ModuleType) -> None:
     import torch
 
@@ -77,6 +89,8 @@ _CHANGES: dict[str, Change] = {
     "torch._inductor.async_compile": _compile_workers,
     "torch._inductor.codecache": _graph_cache,
     "torch._inductor.decomposition": _decompositions,
+    "torch._inductor.fx_passes.pad_mm": _padding,
+    "torch._inductor.runtime.triton_heuristics": _heuristics,
     "torch._inductor.runtime.static_triton_launcher": _static_launcher,
 }
 

@@ -1,0 +1,73 @@
+"""Block sizes for kernels on a CPU device, chosen rather than tried.
+
+Inductor compiles several configurations of a kernel and keeps the fastest. Most differ in the number of warps and in
+how a tile is spread over them, which on a CPU device (one sub-group a work-group) is no difference at all; the rest is
+worth less there than the seconds of compiling it costs. ``max_autotune`` still tries them all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+# Elements of a work-group's tile: enough to hide the cost of starting it, few enough that several live values stay in
+# the first-level cache.
+_TILE_ELEMENTS = 2048
+
+
+def apply_to_autotuner(module: ModuleType) -> None:
+    """Wrap ``cached_autotune`` of ``torch._inductor.runtime.triton_heuristics``."""
+    original = module.cached_autotune
+    kinds = module.HeuristicType
+
+    def cached_autotune(size_hints: Any, configs: list[Any], *args: Any, **kwargs: Any) -> Any:
+        meta = kwargs.get("inductor_meta") or {}
+        kind = kwargs.get("heuristic_type")
+        device = (kwargs.get("triton_meta") or {}).get("device")
+        tuned = meta.get("max_autotune") or meta.get("max_autotune_pointwise")
+        if size_hints and on_cpu(device) and not tuned and kind in (kinds.REDUCTION, kinds.PERSISTENT_REDUCTION):
+            configs = [nearest(configs, size_hints)]
+        elif size_hints and on_cpu(device) and not tuned and kind == kinds.POINTWISE:
+            # Inductor lists square tiles first; they serve whichever of two dimensions is contiguous.
+            configs = [nearest(configs, size_hints)] if len(size_hints) == 1 else configs[:1]
+        return original(size_hints, configs, *args, **kwargs)
+
+    module.__dict__["cached_autotune"] = cached_autotune
+
+
+def on_cpu(device: Any) -> bool:
+    """Whether Inductor's description of a device (``DeviceProperties``) is of an xpu that is a CPU."""
+    return getattr(device, "type", None) == "xpu" and isinstance(device.cc, dict) and device.cc.get("type") == "cpu"
+
+
+def nearest(configs: Sequence[Any], size_hints: dict[str, int]) -> Any:
+    """The configuration whose tile is nearest to the wanted size; of two, the one listed first."""
+
+    def distance(config: Any) -> float:
+        elements = 1
+        for dim, size in size_hints.items():
+            # A persistent reduction's own block is not in the configuration: it is the whole dimension.
+            elements *= config.kwargs.get(f"{dim.upper()}BLOCK") or 1 << max(size - 1, 0).bit_length()
+        return abs(math.log2(elements / _TILE_ELEMENTS))
+
+    return min(configs, key=distance)
+
+
+def never_pad_products(module: ModuleType) -> None:
+    """Keep ``torch._inductor.fx_passes.pad_mm`` from timing padded matrix products on a CPU device.
+
+    Padding serves a GPU's alignment rules; oneDNN on a CPU handles ragged sizes itself.
+    """
+    import torch
+
+    original = module.check_device
+
+    def check_device(a: torch.Tensor, b: torch.Tensor) -> bool:
+        if not original(a, b):
+            return False
+        forced = torch._inductor.config.force_shape_pad
+        return bool(forced or not a.is_xpu or torch.xpu.get_device_properties(a.device).type != "cpu")
+
+    module.__dict__["check_device"] = check_device
