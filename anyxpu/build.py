@@ -140,17 +140,32 @@ def driver(name: str) -> Library:
     return Library(f"anyxpu_{name}", sources, headers, compile_flags, include_flags, link_flags, versions)
 
 
+@cache
 def compiler() -> str:
-    """The C++ compiler's path: ``$CXX`` or g++.
+    """The C++ compiler's path: ``$CXX``, or the first g++ on the PATH that links the C++ library as a shared one.
 
     Raises:
         BuildError: there is none.
     """
     name = os.environ.get("CXX", "g++")
-    path = shutil.which(name)
-    if path is None:
+    found = [path for folder in os.get_exec_path() if (path := shutil.which(name, path=folder))]
+    if not found and (path := shutil.which(name)):
+        found = [path]
+    if not found:
         raise BuildError(f"No C++ compiler: {name!r} is not on the PATH. Install one: apt-get install g++")
-    return path
+    for path in found:
+        if _has_shared_library(path):
+            return path
+    raise BuildError(
+        f"{found[0]} has the C++ library only as an archive (no libstdc++.so). A library with a copy of its own cannot "
+        "pass exceptions to torch. Install another and name it in CXX: apt-get install g++"
+    )
+
+
+def _has_shared_library(cxx: str) -> bool:
+    """Whether the compiler's libstdc++ is a shared one; a compiler prints a bare name for a file it does not have."""
+    done = subprocess.run([cxx, "-print-file-name=libstdc++.so"], capture_output=True, text=True, check=False)
+    return done.returncode == 0 and os.path.isabs(done.stdout.strip())
 
 
 def build(library: Library, report: Report | None = None) -> Path:

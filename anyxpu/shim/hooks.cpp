@@ -1,4 +1,5 @@
 // What ATen asks of an accelerator.
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/detail/XPUHooksInterface.h>
 
 #include "shim/allocator.h"
@@ -12,7 +13,9 @@ struct XPUHooks final : public at::XPUHooksInterface {
   explicit XPUHooks(at::XPUHooksArgs) {}  // torch before 2.13 makes its hooks with this
 
   void init() const override { driver(); }
-  bool hasXPU() const override { return device_count() > 0; }
+  // Asked to find the one accelerator of a process: ATen refuses to have two. Beside a CUDA device that one is CUDA;
+  // everything that names xpu works all the same.
+  bool hasXPU() const override { return !at::detail::getCUDAHooks().hasCUDA() && device_count() > 0; }
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return device_count() > 0; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return driver_started(); }
