@@ -63,9 +63,10 @@ def _install() -> None:
     # takes names from its submodules.
     for name in ("torch.xpu.streams", "torch.xpu.memory", "torch.xpu.graphs", "torch.xpu"):
         importlib.reload(sys.modules[name])
-    from anyxpu.runtime import telemetry
+    from anyxpu.runtime import accelerator, telemetry
 
     telemetry.install()
+    accelerator.install()
     _register_upper_rooms()
 
 

@@ -13,10 +13,10 @@ struct XPUHooks final : public at::XPUHooksInterface {
   explicit XPUHooks(at::XPUHooksArgs) {}  // torch before 2.13 makes its hooks with this
 
   void init() const override { driver(); }
-  // Asked to find the one accelerator of a process: ATen refuses to have two. Beside a CUDA device that one is CUDA;
-  // everything that names xpu works all the same.
-  bool hasXPU() const override { return !at::detail::getCUDAHooks().hasCUDA() && device_count() > 0; }
-  bool isBuilt() const override { return true; }
+  bool hasXPU() const override { return device_count() > 0; }
+  // ATen asks this to name the one accelerator of a build and refuses to find two. Beside CUDA that one is CUDA
+  // (runtime/accelerator.py says what torch.accelerator does then); all that names xpu works all the same.
+  bool isBuilt() const override { return !at::detail::getCUDAHooks().isBuilt(); }
   bool isAvailable() const override { return device_count() > 0; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return driver_started(); }
 
