@@ -1,7 +1,4 @@
-"""torch.accelerator in a build made for CUDA, where there is no CUDA device: what stands in for ATen's own functions.
-
-This torch has ATen's functions for xpu, so they are the reference.
-"""
+"""Which device is the accelerator in a torch built for CUDA."""
 
 from __future__ import annotations
 
@@ -10,69 +7,89 @@ import torch
 
 from anyxpu.runtime import accelerator
 
-CALLS = {
-    "_get_accelerator": (),
-    "_accelerator_getAccelerator": (),
-    "_accelerator_getDeviceIndex": (),
-    "_accelerator_getDeviceCapability": (0,),
-    "_accelerator_getStream": (0,),
-    "_accelerator_synchronizeDevice": (0,),
-    "_accelerator_exchangeDevice": (0,),
-    "_accelerator_maybeExchangeDevice": (0,),
-    "_accelerator_setDeviceIndex": (0,),
-    "_accelerator_hooks_device_count": (),
-    "_accelerator_hooks_set_current_device": (0,),
-    "_accelerator_hooks_get_current_device": (),
-    "_accelerator_hooks_exchange_device": (0,),
-    "_accelerator_hooks_maybe_exchange_device": (0,),
-    "_accelerator_isAllocatorInitialized": (),
-    "_accelerator_emptyCache": (),
-    "_accelerator_emptyHostCache": (),
-    "_accelerator_getDeviceStats": (0,),
-    "_accelerator_resetAccumulatedStats": (0,),
-    "_accelerator_resetPeakStats": (0,),
-}
+for_cuda = pytest.mark.skipif(not torch.backends.cuda.is_built(), reason="needs a torch built for CUDA")
+BACKWARD = """
+    import torch
+    assert torch.accelerator.current_accelerator().type == "xpu", torch.accelerator.current_accelerator()
+    x = torch.ones(3, device="xpu", requires_grad=True)
+    with torch.xpu.stream(torch.xpu.Stream()):
+        y = x.view(3, 1).expand(3, 2)
+    y.backward(torch.ones(3, 2, device="xpu"))
+    assert x.grad.device.type == "xpu"
+    assert torch.empty(4, pin_memory=True).is_pinned()
+    torch.accelerator.synchronize()
+"""
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_each_stand_in_answers_as_aten_does(name, xpu):
-    torch.empty(4, device=xpu)
-    assert accelerator.table()[name](*CALLS[name]) == getattr(torch._C, name)(*CALLS[name])
+def test_cuda_is_preferred_where_it_has_a_device(monkeypatch):
+    monkeypatch.delenv(accelerator.VARIABLE, raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert accelerator.wanted() == "cuda"
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert accelerator.wanted() == "xpu"
 
 
-def test_the_current_stream_is_set(xpu):
-    before, stream = torch.xpu.current_stream(), torch.xpu.Stream()
-    accelerator.table()["_accelerator_setStream"](stream)
-    try:
-        assert torch.xpu.current_stream() == stream
-        assert torch._C._accelerator_getStream(0).stream_id == stream.stream_id
-    finally:
-        torch.xpu.set_stream(before)
-
-
-def test_stand_ins_serve_only_where_there_is_no_cuda_device(monkeypatch):
-    chosen = accelerator._chosen(lambda: "torch's own", lambda: "ours")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert chosen() == "torch's own"
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert chosen() == "ours"
+def test_the_variable_decides_and_nonsense_in_it_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv(accelerator.VARIABLE, "xpu")
+    assert accelerator.wanted() == "xpu"
+    monkeypatch.setenv(accelerator.VARIABLE, "tpu")
+    with pytest.raises(ValueError, match=r"ANYXPU_ACCELERATOR='tpu'.*use cuda or xpu"):
+        accelerator.wanted()
 
 
 def test_a_build_without_cuda_keeps_atens_functions():
-    assert not torch.backends.cuda.is_built()
-    assert type(torch._C._accelerator_getAccelerator).__name__ == "builtin_function_or_method"
+    if not torch.backends.cuda.is_built():
+        assert type(torch._C._accelerator_getAccelerator).__name__ == "builtin_function_or_method"
 
 
-def test_every_function_of_torch_accelerator_has_a_stand_in():
-    settings = {"_accelerator_getAllocatorSettings", "_accelerator_setAllocatorSettings"}  # of no one device
-    functions = {name for name in dir(torch._C) if name.startswith("_accelerator_")}
-    assert functions - settings <= set(accelerator.table())
+def test_the_choice_is_made_before_the_first_answer(monkeypatch):
+    calls = []
+    monkeypatch.setattr(accelerator, "choose", lambda: calls.append("choose"))
+    accelerator._chosen_first(lambda: calls.append("answer"))()
+    assert calls == ["choose", "answer"]
 
 
-def test_emptying_the_host_cache_frees_pinned_memory(xpu):
-    kept = torch.empty(1 << 20, pin_memory=True)
-    del kept
-    accelerator.table()["_accelerator_emptyHostCache"]()
-    from anyxpu.shim import lib
+@for_cuda
+def test_without_a_cuda_device_xpu_is_the_accelerator_and_has_gradients(run_python):
+    run_python(BACKWARD, CUDA_VISIBLE_DEVICES="")
 
-    assert lib().host_memory_stats()["reserved_bytes"]["current"] == 0
+
+@for_cuda
+def test_beside_a_cuda_device_xpu_is_the_accelerator_if_asked_for(run_python):
+    run_python(BACKWARD, ANYXPU_ACCELERATOR="xpu")
+
+
+@pytest.mark.parametrize(("cuda", "xpu", "device_type"), [(1, 1, "cuda"), (0, 1, "xpu")])
+def test_inductor_finds_one_kind_of_gpu(cuda, xpu, device_type, monkeypatch):
+    from torch._inductor.runtime import benchmarking
+    from torch._inductor.utils import get_gpu_type
+
+    monkeypatch.delenv(accelerator.VARIABLE, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(cuda))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: cuda)
+    monkeypatch.setattr(torch.xpu, "is_available", lambda: bool(xpu))
+    assert get_gpu_type() == benchmarking._get_default_gpu_device_type() == device_type
+
+
+def test_fake_tensors_work_beside_cuda(monkeypatch):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    monkeypatch.setattr(torch.cuda, "_is_compiled", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with FakeTensorMode():
+        assert torch.ones(2, device="cpu").shape == (2,)
+
+
+@for_cuda
+def test_compiling_for_cuda_works_beside_xpu(run_python):
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    run_python("""
+        import torch
+        torch.ones(1, device="xpu")
+        x = torch.randn(4, 100, device="cuda", requires_grad=True)
+        y = torch.compile(lambda a: torch.softmax(a, -1) * 2)(x)
+        y.sum().backward()
+        torch.testing.assert_close(y, torch.softmax(x, -1) * 2)
+    """)

@@ -84,14 +84,29 @@ def _graph_cache(module: ModuleType) -> None:
     module.CacheBase.get_system = staticmethod(get_system)
 
 
+def _fake_tensors(module: ModuleType) -> None:
+    from anyxpu.inductor import beside_cuda
+
+    beside_cuda.fake_tensors(module)
+
+
+def _gpu_type(module: ModuleType) -> None:
+    from anyxpu.inductor import beside_cuda
+
+    beside_cuda.gpu_type(module)
+
+
 # module -> what is done to it once it has been imported
 _CHANGES: dict[str, Change] = {
     "torch._inductor.async_compile": _compile_workers,
     "torch._inductor.codecache": _graph_cache,
     "torch._inductor.decomposition": _decompositions,
     "torch._inductor.fx_passes.pad_mm": _padding,
-    "torch._inductor.runtime.triton_heuristics": _heuristics,
+    "torch._inductor.runtime.benchmarking": _gpu_type,
     "torch._inductor.runtime.static_triton_launcher": _static_launcher,
+    "torch._inductor.runtime.triton_heuristics": _heuristics,
+    "torch._inductor.utils": _gpu_type,
+    "torch._subclasses.fake_tensor": _fake_tensors,
 }
 
 

@@ -1,13 +1,16 @@
-"""``torch.accelerator`` in a torch that was built with CUDA and finds no CUDA device.
+"""Which device is "the accelerator" in a torch that was built with CUDA.
 
-ATen decides when it is built which accelerator ``torch.accelerator`` speaks of; a wheel made for CUDA says "cuda" also
-on a machine that has none, where the accelerator that is there is ``xpu``. Its C++ cannot be told otherwise, so the
-functions under ``torch.accelerator`` are wrapped: with a CUDA device they are torch's own, without one these.
+ATen has one accelerator a process: ``torch.accelerator`` speaks of it, autograd minds its streams alone, and backward
+through tensors of another accelerator fails an assertion. A wheel made for CUDA takes CUDA for it, device or not. Here
+it becomes xpu where there is no CUDA device, or where ``ANYXPU_ACCELERATOR=xpu`` asks for it; beside a CUDA device it
+stays CUDA otherwise. The choice is made when xpu is first used, or ``torch.accelerator`` is, and not before: to look
+for CUDA devices takes time.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -15,71 +18,42 @@ import torch
 
 from anyxpu.shim import lib
 
+VARIABLE = "ANYXPU_ACCELERATOR"
 
-def table() -> dict[str, Callable[..., Any]]:
-    """Name on ``torch._C`` -> what it does where xpu is the accelerator."""
-    c: Any = torch._C
-    return {
-        "_get_accelerator": _get_accelerator,
-        "_accelerator_getAccelerator": _get_accelerator,
-        "_accelerator_setDeviceIndex": c._xpu_setDevice,
-        "_accelerator_getDeviceIndex": c._xpu_getDevice,
-        "_accelerator_getDeviceCapability": _device_capability,
-        "_accelerator_setStream": _set_stream,
-        "_accelerator_getStream": _stream,
-        "_accelerator_synchronizeDevice": c._xpu_synchronize,
-        "_accelerator_exchangeDevice": c._xpu_exchangeDevice,
-        "_accelerator_maybeExchangeDevice": c._xpu_maybeExchangeDevice,
-        "_accelerator_hooks_device_count": c._xpu_getDeviceCount,
-        "_accelerator_hooks_set_current_device": c._xpu_setDevice,
-        "_accelerator_hooks_get_current_device": c._xpu_getDevice,
-        "_accelerator_hooks_exchange_device": c._xpu_exchangeDevice,
-        "_accelerator_hooks_maybe_exchange_device": c._xpu_maybeExchangeDevice,
-        "_accelerator_isAllocatorInitialized": lib().started,
-        "_accelerator_emptyCache": c._xpu_emptyCache,
-        "_accelerator_emptyHostCache": lib().empty_host_cache,
-        "_accelerator_getDeviceStats": c._xpu_memoryStats,
-        "_accelerator_resetAccumulatedStats": c._xpu_resetAccumulatedMemoryStats,
-        "_accelerator_resetPeakStats": c._xpu_resetPeakMemoryStats,
-        "_accelerator_getMemoryInfo": c._xpu_getMemoryInfo,
-    }
+
+def wanted() -> str:
+    """``"cuda"`` or ``"xpu"``, for a torch built with CUDA.
+
+    Raises:
+        ValueError: ``ANYXPU_ACCELERATOR`` is neither.
+    """
+    asked = os.environ.get(VARIABLE, "")
+    if asked not in ("", "cuda", "xpu"):
+        raise ValueError(f"{VARIABLE}={asked!r}: there is no such accelerator; use cuda or xpu")
+    # The count comes from NVML where that is installed, so that a process may still fork after it.
+    return asked or ("cuda" if torch.cuda.device_count() else "xpu")
+
+
+@functools.cache
+def choose() -> None:
+    """Make the choice, once."""
+    if torch.backends.cuda.is_built() and wanted() == "xpu":
+        lib().become_accelerator()
 
 
 def install() -> None:
-    """Wrap torch's functions, in a build whose accelerator is CUDA (or HIP); elsewhere do nothing."""
+    """Have the choice made by the first use of anything under ``torch.accelerator``."""
     if not torch.backends.cuda.is_built():
         return
-    for name, ours in table().items():
-        theirs = getattr(torch._C, name, None)  # another torch version may lack some
-        if theirs is not None:
-            setattr(torch._C, name, _chosen(theirs, ours))
+    for name in dir(torch._C):
+        if name == "_get_accelerator" or name.startswith("_accelerator_"):
+            setattr(torch._C, name, _chosen_first(getattr(torch._C, name)))
 
 
-def _chosen(theirs: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
-    """``theirs`` with a CUDA device, ``ours`` without."""
-
-    @functools.wraps(theirs, updated=())
+def _chosen_first(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:
-        return (theirs if torch.cuda.is_available() else ours)(*args, **kwargs)
+        choose()
+        return function(*args, **kwargs)
 
     return call
-
-
-def _get_accelerator(check: bool = False) -> torch.device:
-    return torch.device("xpu")
-
-
-def _device_capability(device: int) -> dict[str, Any]:
-    dtypes = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
-    if not torch.xpu.get_device_properties(device).has_fp64:
-        dtypes -= {torch.float64, torch.complex128}
-    return {"supported_dtypes": dtypes}
-
-
-def _stream(device: int) -> torch.Stream:
-    stream_id, device_index, device_type = torch._C._xpu_getCurrentStream(device)
-    return torch.Stream(stream_id=stream_id, device_index=device_index, device_type=device_type)
-
-
-def _set_stream(stream: torch.Stream) -> None:
-    torch._C._xpu_setStream(stream.stream_id, stream.device_index, stream.device_type)

@@ -87,6 +87,7 @@ def choose_driver() -> tuple[str, int]:
         anyxpu.build.BuildError: the driver cannot be built.
     """
     from anyxpu import build
+    from anyxpu.runtime import accelerator
 
     name = os.environ.get(DRIVER_VARIABLE) or "sycl"
     if name not in build.DRIVERS:
@@ -94,4 +95,5 @@ def choose_driver() -> tuple[str, int]:
     asked = os.environ.get(DEVICES_VARIABLE) or "0"
     if not asked.isdecimal() or int(asked) > 64:
         raise ValueError(f"{DEVICES_VARIABLE}={asked!r}: expected a number of devices from 1 to 64")
+    accelerator.choose()
     return str(build.build(build.driver(name))), int(asked)

@@ -1,6 +1,7 @@
 // The Python face of driver, devices, streams and generators. anyxpu/runtime puts it behind torch._C._xpu_*.
 #include "shim/bindings.h"
 
+#include "shim/accelerator.h"
 #include "shim/runtime.h"
 
 namespace anyxpu {
@@ -108,6 +109,7 @@ void bind_driver(py::module_& m) {
   });
   m.def("start", [] { driver(); }, py::call_guard<py::gil_scoped_release>());
   m.def("started", &driver_started);
+  m.def("become_accelerator", &become_accelerator);
   m.def("in_bad_fork", &in_bad_fork);
   m.def("unavailable_reason", &unavailable_reason);
   m.def("driver_name", [] { return driver().name; });

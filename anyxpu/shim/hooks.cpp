@@ -15,7 +15,7 @@ struct XPUHooks final : public at::XPUHooksInterface {
   void init() const override { driver(); }
   bool hasXPU() const override { return device_count() > 0; }
   // ATen asks this to name the one accelerator of a build and refuses to find two. Beside CUDA that one is CUDA
-  // (runtime/accelerator.py says what torch.accelerator does then); all that names xpu works all the same.
+  // unless xpu was asked to become it (accelerator.h).
   bool isBuilt() const override { return !at::detail::getCUDAHooks().isBuilt(); }
   bool isAvailable() const override { return device_count() > 0; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return driver_started(); }

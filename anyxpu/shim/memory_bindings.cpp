@@ -252,7 +252,6 @@ void bind_figures(py::module_& m) {
   m.def("_xpu_memorySnapshot", wrap_pybind_function(memory_snapshot));
   m.def("_xpu_recordMemoryHistory", wrap_pybind_function(record_memory_history));
   m.def("host_memory_stats", wrap_pybind_function(host_memory_stats));
-  m.def("empty_host_cache", wrap_pybind_function_no_gil([] { pinned_allocator()->empty_cache(); }));
   m.def("device_of", wrap_pybind_function([](uintptr_t address) {
           auto device = device_of(reinterpret_cast<const void*>(address));
           return device ? std::optional<int>(*device) : std::nullopt;
