@@ -16,7 +16,7 @@ BACKWARD = """
         y = x.view(3, 1).expand(3, 2)
     y.backward(torch.ones(3, 2, device="xpu"))
     assert x.grad.device.type == "xpu"
-    assert torch.empty(4, pin_memory=True).is_pinned()
+    assert torch.empty(4).pin_memory().is_pinned()
     torch.accelerator.synchronize()
 """
 
@@ -69,7 +69,9 @@ def test_inductor_finds_one_kind_of_gpu(cuda, xpu, device_type, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(cuda))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: cuda)
     monkeypatch.setattr(torch.xpu, "is_available", lambda: bool(xpu))
-    assert get_gpu_type() == benchmarking._get_default_gpu_device_type() == device_type
+    assert get_gpu_type() == device_type
+    if function := getattr(benchmarking, "_get_default_gpu_device_type", None):  # new in torch 2.12
+        assert function() == device_type
 
 
 def test_fake_tensors_work_beside_cuda(monkeypatch):

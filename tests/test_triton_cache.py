@@ -160,3 +160,11 @@ def test_every_stage_is_kept_with_the_kernel():
     assert {"ttir", "ttgir", "cl", "zebin"} <= kernel.asm.keys()
     assert "__kernel" in kernel.asm["cl"] and isinstance(kernel.asm["zebin"], bytes)
     assert os.path.exists(next(p for n, p in kernel.metadata_group.items() if n.endswith(".cl")))
+
+
+def test_a_cpu_device_is_not_measured_as_a_gpu(xpu, caplog):
+    from torch._inductor import utils
+
+    assert not utils.is_big_gpu(torch.device(xpu))
+    assert utils.get_device_tflops(torch.bfloat16) == 0.0
+    assert not caplog.records

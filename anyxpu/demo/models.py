@@ -153,7 +153,7 @@ MODELS: dict[str, Model] = {
         # timm's own initialisation, which starts every residual branch at zero, small images and a small step, all
         # on purpose. A ReLU whose input lies within rounding of zero may switch sides between two correct float32
         # computations, and one switched unit moves the whole gradient by 1e-3 (seen between the CPU's own float32
-        # and float64 in half of all seeds without these three). With them no seed of several showed more than 2e-6.
+        # and float64 with most seeds, without these three). With them no seed of several showed more than 2e-6.
         Model(
             name="resnet18",
             build=functools.partial(_timm, "resnet18"),

@@ -90,10 +90,17 @@ def _fake_tensors(module: ModuleType) -> None:
     beside_cuda.fake_tensors(module)
 
 
-def _gpu_type(module: ModuleType) -> None:
+def _benchmarking(module: ModuleType) -> None:
     from anyxpu.inductor import beside_cuda
 
     beside_cuda.gpu_type(module)
+
+
+def _utils(module: ModuleType) -> None:
+    from anyxpu.inductor import beside_cuda, heuristics
+
+    beside_cuda.gpu_type(module)
+    heuristics.no_gpu_estimates(module)
 
 
 # module -> what is done to it once it has been imported
@@ -102,10 +109,10 @@ _CHANGES: dict[str, Change] = {
     "torch._inductor.codecache": _graph_cache,
     "torch._inductor.decomposition": _decompositions,
     "torch._inductor.fx_passes.pad_mm": _padding,
-    "torch._inductor.runtime.benchmarking": _gpu_type,
+    "torch._inductor.runtime.benchmarking": _benchmarking,
     "torch._inductor.runtime.static_triton_launcher": _static_launcher,
     "torch._inductor.runtime.triton_heuristics": _heuristics,
-    "torch._inductor.utils": _gpu_type,
+    "torch._inductor.utils": _utils,
     "torch._subclasses.fake_tensor": _fake_tensors,
 }
 

@@ -55,6 +55,32 @@ def nearest(configs: Sequence[Any], size_hints: dict[str, int]) -> Any:
     return min(configs, key=distance)
 
 
+def no_gpu_estimates(module: ModuleType) -> None:
+    """Keep ``torch._inductor.utils`` from measuring a CPU device by a GPU's yardsticks, and from warning that it fails.
+
+    Without a figure for its peak a kernel's time is estimated by the bytes it moves, and products are oneDNN's.
+    """
+    import torch
+
+    big, peak = module.is_big_gpu, module.get_device_tflops
+
+    def is_big_gpu(index_or_device: int | torch.device = 0) -> bool:
+        return not _only_cpu_devices() and bool(big(index_or_device))
+
+    def get_device_tflops(dtype: torch.dtype) -> float:
+        return 0.0 if _only_cpu_devices() else float(peak(dtype))
+
+    module.__dict__.update(is_big_gpu=is_big_gpu, get_device_tflops=get_device_tflops)
+
+
+def _only_cpu_devices() -> bool:
+    import torch
+
+    if torch.cuda.is_available() or not torch.xpu.is_available():
+        return False
+    return bool(torch.xpu.get_device_properties().type == "cpu")
+
+
 def never_pad_products(module: ModuleType) -> None:
     """Keep ``torch._inductor.fx_passes.pad_mm`` from timing padded matrix products on a CPU device.
 

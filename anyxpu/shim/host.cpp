@@ -229,9 +229,11 @@ bool to_host_arguments(const FunctionSchema& schema, HostMemory& memory, c10::De
 void warn_once(const std::string& name) {
   static std::atomic<bool> warned{false};
   if (warned.exchange(true)) return;
-  TORCH_WARN("anyxpu: ", name,
-             " has no kernel for xpu yet and ran on the host (ATen's CPU kernel). This is said once; ",
-             "`anyxpu ops` lists how each operator is served, and anyxpu.ops.counters() how often.");
+  TORCH_WARN(
+      "anyxpu: ", name,
+      " has no kernel for xpu yet that takes these arguments and ran on the host (ATen's CPU kernel). This is said "
+      "once; ",
+      "`anyxpu ops` lists how each operator is served, and anyxpu.ops.counters() how often.");
 }
 
 // Which argument a result is, by the schema's alias sets; nullopt for a result of its own.
