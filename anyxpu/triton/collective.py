@@ -166,7 +166,7 @@ def _reduce_warps(a: _Axis, totals: list[Array]) -> None:
     for_warp = e.fresh("w")
     along = [1 << b for b in bits]
     slots = kept * e.warps * e.lanes
-    pointers = e.locals([v.element for v in a.values], slots)
+    pointers = e.locals((v.element, slots) for v in a.values)
     with e.loop(kept) as loop:
         k = loop.counter if kept > 1 else "0"
         for p, t in zip(pointers, totals, strict=True):

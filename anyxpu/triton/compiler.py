@@ -6,6 +6,7 @@ The stages' names are the extensions of their files in Triton's cache, and the k
 from __future__ import annotations
 
 import hashlib
+import tempfile
 from dataclasses import dataclass, fields
 from types import ModuleType
 from typing import Any
@@ -42,7 +43,7 @@ class Options:
     launch_pdl: bool = False
     generate_native_code: bool = False
     grf_mode: str = "default"
-    supported_fp8_dtypes: tuple[str, ...] = ("fp8e4nv", "fp8e5")
+    supported_fp8_dtypes: tuple[str, ...] = ("fp8e4nv", "fp8e5", "fp8e4b15")
     deprecated_fp8_dot_operand_dtypes: tuple[str, ...] = ()
     default_dot_input_precision: str = "ieee"
     allowed_dot_input_precisions: tuple[str, ...] = ("ieee", "tf32", "tf32x3", "bf16x3", "bf16x6")
@@ -124,7 +125,9 @@ class IntelBackend(BaseBackend):
         return {"triton.language.extra.libdevice": libdevice}
 
     def get_codegen_implementation(self, options: Options) -> dict[str, Any]:
-        return {"min_dot_size": lambda lhs, rhs: (1, 1, 1)}
+        from anyxpu.triton import custom_types  # which needs Triton's language, and that imports this module
+
+        return {"min_dot_size": lambda lhs, rhs: (1, 1, 1), "convert_custom_types": custom_types.convert}
 
     def pack_metadata(self, metadata: Any) -> tuple[int, ...]:
         return (metadata.num_warps, metadata.num_ctas, metadata.shared)
@@ -133,6 +136,7 @@ class IntelBackend(BaseBackend):
 
     @staticmethod
     def make_ttir(mod: Any, metadata: dict[str, Any], options: Options) -> Any:
+        mod = _all_inline(mod)
         pm = ir.pass_manager(mod.context)
         pm.enable_debug()
         passes.common.add_inliner(pm)
@@ -191,6 +195,19 @@ class IntelBackend(BaseBackend):
         except RuntimeError as error:
             path = _keep(metadata, "cl", source)
             raise KernelError(metadata["name"], path, f"the device's compiler refused it: {error}") from error
+
+
+def _all_inline(mod: Any) -> Any:
+    """The module without ``noinline``, which asks for separate code and not for another meaning: all is one kernel."""
+    text = str(mod)
+    if "noinline = true" not in text:
+        return mod
+    with tempfile.NamedTemporaryFile("w", suffix=".ttir") as file:
+        file.write(text.replace("noinline = true", "noinline = false"))
+        file.flush()
+        parsed = ir.parse_mlir_module(file.name, mod.context)
+    parsed.context = mod.context
+    return parsed
 
 
 def _keep(metadata: dict[str, Any], extension: str, text: str) -> str:

@@ -12,6 +12,7 @@ from anyxpu.errors import UnsupportedOperation
 from anyxpu.triton import tables
 from anyxpu.triton.emit import ASSIGN, Elements, Emitter, Handler
 from anyxpu.triton.ir import Op, Region, Value
+from anyxpu.triton.layout import BitMap
 
 
 def _declare(e: Emitter, value: Value) -> None:
@@ -133,28 +134,27 @@ def _while(e: Emitter, op: Op) -> None:
 
 def function_body(e: Emitter) -> None:
     """The whole function: one block after the other, with labels and jumps where there are several."""
-    region = e.function.body
-    assert region is not None
-    if len(region.blocks) > 1:
-        for block in region.blocks[1:]:
-            for arg in block.args:
-                _declare(e, arg)
+    assert e.function.body is not None
+    _blocks(e, e.function.body)
+
+
+def _blocks(e: Emitter, region: Region) -> None:
+    outer, e.labels = e.labels, {b.label: (b, e.fresh("block")) for b in region.blocks}
+    for block in region.blocks[1:]:
+        for arg in block.args:
+            _declare(e, arg)
     for i, block in enumerate(region.blocks):
         if i:
-            e.line(f"{_label(block.label)}:;")
+            e.line(f"{e.labels[block.label][1]}:;")
         e.block(block)
-
-
-def _label(label: str) -> str:
-    return label.replace("^", "block_").replace(".", "_").replace("-", "_").replace("$", "_")
+    e.labels = outer
 
 
 def _jump(e: Emitter, op: Op, successor: tuple[str, list[Value]]) -> None:
-    label, values = successor
-    assert e.function.body is not None
-    block = next(b for b in e.function.body.blocks if b.label == label)
+    name, values = successor
+    block, label = e.labels[name]
     assign(e, op, block.args, values)
-    e.line(f"goto {_label(label)};")
+    e.line(f"goto {label};")
 
 
 def _branch(e: Emitter, op: Op) -> None:
@@ -176,7 +176,39 @@ def _return(e: Emitter, op: Op) -> None:
     e.line("return;")
 
 
+# --- scalar functions over tensors
+
+
+def _map_elementwise(e: Emitter, op: Op) -> None:
+    """A region of scalar ops, branches and all, for each ``pack`` registers of the operands."""
+    pack, region = int(op.attrs["pack"]), op.regions[0]
+    registers = e.layout(op.operands[0]).registers
+    if registers % pack:
+        raise UnsupportedOperation(f"map_elementwise of {pack} elements at once over {registers} a lane")
+    e.flush()
+    results = [e.declare(r.element, registers) for r in op.results]
+    with e.loop(registers // pack) as loop:
+        packed = [BitMap(tuple(b * pack for b in loop.here.bases), j) for j in range(pack)]
+        args = [loop.value(v, index) for v in op.operands for index in packed]
+        e.scalars.update(zip(region.entry.args, args, strict=True))
+        targets = [array.element(loop.register(index)) for array in results for index in packed]
+        outer, e.mapped = e.mapped, (targets, e.fresh("end"))
+        _blocks(e, region)
+        e.line(f"{e.mapped[1]}:;")
+        e.mapped = outer
+    e.tensors.update(zip(op.results, results, strict=True))
+
+
+def _map_return(e: Emitter, op: Op) -> None:
+    targets, end = e.mapped
+    for target, value in zip(targets, op.operands, strict=True):
+        e.line(f"{target} = {e.scalar(value)};")
+    e.line(f"goto {end};")
+
+
 HANDLERS: dict[str, Handler] = {
+    "tt.map_elementwise": _map_elementwise,
+    "tt.map_elementwise.return": _map_return,
     "scf.for": _for,
     "scf.if": _if,
     "scf.while": _while,

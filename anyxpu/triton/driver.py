@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -50,12 +51,24 @@ def _current_device() -> int:
 
 
 def flat_types(types: Sequence[Any]) -> Iterator[str]:
-    """The launcher's types of a signature's values; a tuple argument counts as its members."""
+    """The launcher's types of a signature's values; a tuple or tensor descriptor counts as what it is made of."""
     for t in types:
         if isinstance(t, (tuple, list)):
             yield from flat_types(t)
+        elif descriptor := _DESCRIPTOR.match(str(t)):
+            dims = descriptor[2].count(",") + 1
+            # The descriptor itself, as Triton takes it apart; then its shape and strides again, as its frontend does.
+            yield from (f"*{descriptor[1]}", *["i64"] * (2 * dims), "i32", "i32", *["i32"] * dims, *["i64"] * dims)
         else:
             yield launch_type(t)
+
+
+# tensordesc<element[block shape]…>, the signature of a descriptor that the host made.
+_DESCRIPTOR = re.compile(r"tensordesc<([^[>]*)\[([^]]*)\]")
+
+
+def _is_nested(t: Any) -> bool:
+    return isinstance(t, (tuple, list)) or _DESCRIPTOR.match(str(t)) is not None
 
 
 class Utils:
@@ -95,7 +108,7 @@ class Launcher:
 
     def __init__(self, src: Any, metadata: Any) -> None:
         types = list(flat_types(list(src.signature.values())))
-        self.nested = any(isinstance(t, (tuple, list)) for t in src.signature.values())
+        self.nested = any(map(_is_nested, src.signature.values()))
         self.launch: Callable[..., None] = _lib().Launcher(types, (metadata.num_warps * WARP_SIZE, 1, 1), 0)
 
     def __call__(
@@ -126,6 +139,8 @@ def _flat(args: Sequence[Any]) -> Iterator[Any]:
     for a in args:
         if isinstance(a, tuple):
             yield from _flat(a)
+        elif hasattr(a, "block_shape"):  # a TensorDescriptor
+            yield from (a.base, *a.shape, *a.strides, a.padding == "nan", a.round_f32_to_tf32, *a.shape, *a.strides)
         else:
             yield a
 

@@ -248,6 +248,8 @@ class Emitter:
         self.tensors: dict[Value, Elements] = {}
         self.layouts: dict[Value, Layout] = {}  # of values that the printer made itself
         self.renamed: dict[Value, Value] = {}  # operands of products that stay where they are
+        self.labels: dict[str, tuple[Block, str]] = {}  # of the blocks around: each with its label in C
+        self.mapped: tuple[list[str], str] = ([], "")  # where a mapped function's results go, and the label behind it
         self.pending: list[Op] = []
         self.users: dict[Value, list[Op]] = defaultdict(list)
         assert function.body is not None
@@ -304,12 +306,12 @@ class Emitter:
 
     def local(self, type: Type, elements: int) -> str:
         """A typed pointer to the work-group's scratch memory, which must be idle; `barrier` before it is used again."""
-        return self.locals([type], elements)[0]
+        return self.locals([(type, elements)])[0]
 
-    def locals(self, types: Sequence[Type], elements: int) -> list[str]:
-        """Several such pointers, to ``elements`` of each type."""
+    def locals(self, wanted: Iterable[tuple[Type, int]]) -> list[str]:
+        """Several such pointers: each a type and how many elements."""
         names, offset = [], 0
-        for t in types:
+        for t, elements in wanted:
             c = tables.storage_type(t)
             c = "ulong" if "*" in c else c
             offset = -(-offset // 8) * 8

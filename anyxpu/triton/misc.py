@@ -93,7 +93,16 @@ def _external(e: Emitter, op: Op) -> None:
 
 ELEMENT_PRINTERS["tt.extern_elementwise"] = _element_external
 
+
+def _inline_assembly(e: Emitter, op: Op) -> None:
+    text = (op.attrs.get("values") or [""])[0]
+    raise UnsupportedOperation(
+        f"tl.inline_asm_elementwise: the inline assembly {text!r} is of another device; write it with triton.language"
+    )
+
+
 HANDLERS: dict[str, Handler] = {
+    "tt.elementwise_inline_asm": _inline_assembly,
     "gpu.barrier": _barrier,
     "llvm.intr.assume": _nothing,
     "tt.assert": _assert,

@@ -200,6 +200,8 @@ class _Parser:
         if name == "dense" and self.accept("<"):
             value = self.attribute()
             self.expect(">")
+            if self.accept(":"):
+                self.type()
             return value
         if name == "array" and self.accept("<"):
             self.type()
@@ -609,6 +611,32 @@ def _call(p: _Parser, op: Op) -> list[Type]:
     return p.type_list()
 
 
+def _dot_scaled(p: _Parser, op: Op) -> list[Type]:
+    """``a [scale s], b [scale s], c lhs = form rhs = form {attributes} : types -> type``.
+
+    ``op.attrs["operands"]`` has a, its scale, b, its scale, with None for a scale that is not there.
+    """
+    slots: list[Value | None] = []
+    for _ in range(2):
+        slots += [p.operand(), p.operand() if p.accept("scale") else None]
+        p.expect(",")
+    c = p.operand()
+    op.operands = [v for v in (slots[0], slots[2], c, slots[1], slots[3]) if v is not None]
+    for side in ("lhs", "rhs"):
+        p.expect(side)
+        p.expect("=")
+        op.attrs[side] = p.need(_NAME, "an element type").group()
+    if p.accept("{"):
+        op.attrs.update(p.dictionary())
+    op.attrs["operands"] = slots
+    p.expect(":")
+    while not p.accept("->"):
+        p.type()
+        p.accept(",")
+        p.accept("*")
+    return [p.type()]
+
+
 _FORMS: dict[str, Callable[[_Parser, Op], list[Type]]] = {
     "scf.for": _for,
     "scf.if": _if,
@@ -616,4 +644,5 @@ _FORMS: dict[str, Callable[[_Parser, Op], list[Type]]] = {
     "cf.br": _branch,
     "cf.cond_br": _branch,
     "tt.call": _call,
+    "tt.dot_scaled": _dot_scaled,
 }

@@ -58,3 +58,30 @@ def test_a_data_loader_pins_its_batches():
     batches = [batch for (batch,) in torch.utils.data.DataLoader(data, batch_size=4, pin_memory=True)]
     assert all(batch.is_pinned() for batch in batches)
     assert torch.cat(batches).tolist() == list(range(8))
+
+
+def test_a_copy_from_pinned_memory_holds_up_neither_the_host_nor_another_stream():
+    source, side = torch.empty(1024, pin_memory=True), torch.xpu.Stream()
+    target, other = torch.empty(1024, device="xpu"), torch.empty(1024, device="xpu")
+    copied, passed = torch.xpu.Event(), torch.xpu.Event()
+    with faults(copy_ms=2000):
+        with torch.xpu.stream(side):
+            target.copy_(source, non_blocking=True)
+            copied.record(side)
+        other.zero_()
+        passed.record()
+        passed.synchronize()
+        assert not copied.query()
+    copied.synchronize()
+    assert copied.query()
+
+
+def test_a_copy_to_pinned_memory_overlaps_as_well_and_an_ordinary_one_waits():
+    source, pinned, ordinary = torch.empty(1024, device="xpu"), torch.empty(1024, pin_memory=True), torch.empty(1024)
+    copied = torch.xpu.Event()
+    with faults(copy_ms=300):
+        pinned.copy_(source, non_blocking=True)
+        copied.record()
+        assert not copied.query()
+        ordinary.copy_(source)
+        assert copied.query()

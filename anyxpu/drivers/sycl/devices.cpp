@@ -56,6 +56,8 @@ void prepare_environment() {
   // By default the CPU driver refuses a single allocation of more than half of the memory.
   const std::string limit = std::to_string(physical_memory() >> 20) + "MB";
   setenv("CL_CONFIG_CPU_FORCE_MAX_MEM_ALLOC_SIZE", limit.c_str(), 0);
+  // Kernels for the CPU keep arrays in local memory (see triton/storage.py); Triton's largest tile has 2^20 elements.
+  setenv("CL_CONFIG_CPU_FORCE_LOCAL_MEM_SIZE", "64MB", 0);
   // Host tasks of different streams run beside each other; one thread is the default.
   setenv("SYCL_QUEUE_THREAD_POOL_SIZE", "4", 0);
   // Free memory of a GPU is answered by Sysman only.

@@ -55,8 +55,23 @@ inline float ax_from_bits_f8e5(uchar b) {
   return (b & 0x7f) > 0x7c ? NAN : (b & 0x7f) == 0x7c ? (b & 0x80 ? -INFINITY : INFINITY) : ax_from_fp8(b, 2, 15);
 }
 inline float ax_from_bits_f8e4nv(uchar b) { return (b & 0x7f) == 0x7f ? NAN : ax_from_fp8(b, 3, 7); }
-inline float ax_round_f8e5(float x) { return ax_from_bits_f8e5(ax_bits_f8e5(x)); }
-inline float ax_round_f8e4nv(float x) { return ax_from_bits_f8e4nv(ax_bits_f8e4nv(x)); }
+/* Casts saturate, as Triton's do on the hardware that has them: nothing but NaN becomes NaN or infinite. */
+inline float ax_round_f8e5(float x) {
+  return ax_from_bits_f8e5(ax_bits_f8e5(x != x ? x : clamp(x, -57344.0f, 57344.0f)));
+}
+inline float ax_round_f8e4nv(float x) {
+  return ax_from_bits_f8e4nv(ax_bits_f8e4nv(x != x ? x : clamp(x, -448.0f, 448.0f)));
+}
+
+/* --- ax_from_e2m1 ax_from_e8m0: "OCP Microscaling Formats (MX) Specification" 1.0, 5.3.3 and 5.4.1 */
+
+inline float ax_from_e2m1(uchar b) {
+  /* Twice the magnitude is 0 1 2 3 4 6 8 12: three bits of significand and an exponent. */
+  uint e = (b >> 1) & 3u, m = b & 1u;
+  float x = e ? as_float(((e + 126u) << 23) | (m << 22)) : 0.5f * (float)m;
+  return b & 8 ? -x : x;
+}
+inline float ax_from_e8m0(uchar b) { return as_float(b == 255 ? 0x7fc00000u : b ? (uint)b << 23 : 0x00400000u); }
 
 /* --- ax_div_ ax_rem_: integer division; what C leaves undefined, and the CPU traps on, gives some value instead */
 
