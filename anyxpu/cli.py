@@ -61,17 +61,50 @@ def demo(
     _finish(report, json_file)
 
 
+@app.command("get-ocloc")
+def get_ocloc(
+    prefix: Annotated[
+        str | None, typer.Option("--prefix", metavar="DIR", help="Where; anyxpu's cache otherwise.")
+    ] = None,
+    suite: Annotated[str | None, typer.Option("--suite", help="Debian's suite to take it from.")] = None,
+) -> None:
+    """Get Intel's offline GPU compiler (ocloc) from Debian's archive, into a folder of its own.
+
+    It compiles kernels for Intel GPUs that are not in this machine. Nothing is installed into the system.
+    """
+    from pathlib import Path
+
+    from anyxpu import get_ocloc as getter
+    from anyxpu.ocloc import VARIABLE, OclocError
+
+    try:
+        path = getter.install(
+            Path(prefix) if prefix else None, suite or getter.SUITE, lambda t: typer.echo(t, err=True)
+        )
+    except OclocError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(str(path))
+    if prefix:
+        typer.echo(f"anyxpu finds it with {VARIABLE}={path}", err=True)
+
+
 def _bench_command(name: str) -> None:
     suite = SUITES[name]
 
     def command(
         quick: Quick = False,
         rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="Timed rounds.")] = None,
+        only: Annotated[str | None, typer.Option("--only", help="Cases to run, by name, with commas between.")] = None,
         json_file: JsonFile = None,
     ) -> None:
         from anyxpu.bench import Request
 
-        _finish(suite.load()(Request(quick=quick, rounds=rounds)), json_file)
+        chosen = tuple(part.strip() for part in only.split(",") if part.strip()) if only else ()
+        if unknown := sorted(set(chosen) - set(suite.case_names())):
+            known = ", ".join(suite.case_names()) or "none"
+            raise typer.BadParameter(f"no case {', '.join(unknown)}; there are: {known}", param_hint="--only")
+        _finish(suite.load()(Request(quick=quick, rounds=rounds, only=chosen)), json_file)
 
     bench_app.command(name, help=suite.summary)(command)
 

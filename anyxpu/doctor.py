@@ -12,7 +12,6 @@ import importlib.util
 import json
 import os
 import platform
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from anyxpu import build
+from anyxpu import build, ocloc
 from anyxpu.bench import machine as about
 from anyxpu.cache import cache_dir
 
@@ -37,6 +36,8 @@ PACKAGES: dict[str, str] = {
     "intel-sycl-rt": ">=2026.1,<2027",
     "intel-opencl-rt": ">=2026.1,<2027",
     "onednn": ">=2026.0,<2027",
+    "pyelftools": ">=0.31",
+    "PyYAML": ">=6",
     "rich": ">=13.7",
     "typer": ">=0.15",
 }
@@ -169,14 +170,14 @@ def _cache() -> Iterator[Check]:
 
 
 def _offline_compiler() -> Iterator[Check]:
-    asked = os.environ.get("ANYXPU_OCLOC")
-    path = shutil.which(asked or "ocloc")
+    path = ocloc.find()
     if path:
         yield Check("ocloc", "ok", path)
         return
-    where = f"ANYXPU_OCLOC={asked} is not a program" if asked else "not on the PATH nor in ANYXPU_OCLOC"
+    asked = os.environ.get(ocloc.VARIABLE)
+    where = f"{ocloc.VARIABLE}={asked} is not a program" if asked else "not installed"
     detail = f"{where}; only needed to compile for Intel GPUs that are not in this machine"
-    yield Check("ocloc", "optional", detail, "apt-get install intel-ocloc")
+    yield Check("ocloc", "optional", detail, "anyxpu get-ocloc")
 
 
 def _probe(source: str, **variables: str) -> tuple[dict[str, Any] | None, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -86,9 +85,11 @@ def xpu() -> Iterator[object]:
 
 
 @pytest.fixture
-def ocloc() -> str:
-    """Path of Intel's offline compiler; skips where there is none ($ANYXPU_OCLOC or the PATH)."""
-    path = shutil.which(os.environ.get("ANYXPU_OCLOC") or "ocloc")
+def ocloc_program() -> str:
+    """Path of Intel's offline compiler; skips where there is none."""
+    from anyxpu import ocloc
+
+    path = ocloc.find()
     if path is None:
-        pytest.skip("needs Intel's offline compiler, ocloc, on the PATH or in ANYXPU_OCLOC")
+        pytest.skip("needs Intel's offline compiler: anyxpu get-ocloc")
     return path

@@ -22,25 +22,37 @@ class Request:
     Attributes:
         quick: only a slice, in under two minutes, with the same keys in the result.
         rounds: timed rounds; None leaves it to the suite.
+        only: the cases to run, by name; empty: all.
     """
 
     quick: bool = False
     rounds: int | None = None
+    only: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Suite:
-    """A benchmark's one-line summary and the module whose ``run`` it is."""
+    """A benchmark's one-line summary and the module whose ``run`` it is; ``cases``: the module of its ``CASES``."""
 
     summary: str
     module: str
+    cases: str = ""
 
     def load(self) -> Callable[[Request], Report]:
         run: Any = importlib.import_module(self.module).run
         return run
 
+    def case_names(self) -> tuple[str, ...]:
+        """The names that :attr:`Request.only` may hold."""
+        return tuple(importlib.import_module(self.cases).CASES) if self.cases else ()
+
 
 SUITES: dict[str, Suite] = {
     "launch": Suite("Time to launch a cached kernel and to run one eager `add`.", "anyxpu.bench.launch"),
+    "kernels": Suite(
+        "Common kernels through torch.compile, beside Inductor's C++ and eager on the CPU.",
+        "anyxpu.bench.kernels",
+        cases="anyxpu.bench.kernel_cases",
+    ),
     "import": Suite("What anyxpu adds to the time of `import torch`.", "anyxpu.bench.import_time"),
 }

@@ -6,6 +6,7 @@ The stages' names are the extensions of their files in Triton's cache, and the k
 from __future__ import annotations
 
 import hashlib
+import os
 import tempfile
 from dataclasses import dataclass, fields
 from types import ModuleType
@@ -14,13 +15,23 @@ from typing import Any
 from triton._C.libtriton import ir, passes
 from triton.backends.compiler import BaseBackend, GPUTarget
 
+from anyxpu import ocloc
 from anyxpu.cache import cache_dir, digest, write_file
 from anyxpu.errors import KernelError, UnsupportedOperation
-from anyxpu.triton import identity, lower
+from anyxpu.triton import identity, lower, native
 from anyxpu.triton.lower import WARP_SIZE
 
 # Inductor looks for an xpu kernel's binary under this name; on the CPU device it holds the CPU driver's own code.
 BINARY_EXT = "zebin"
+
+
+class _BinaryExtension(str):
+    """Triton reads a kernel's files as text, all but the one whose extension equals this; SPIR-V is binary as well."""
+
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(other) or other == "spv"
+
+    __hash__ = str.__hash__
 
 
 @dataclass(frozen=True)
@@ -59,6 +70,7 @@ class Options:
     def __post_init__(self) -> None:
         if self.num_warps < 1 or self.num_warps & (self.num_warps - 1):
             raise ValueError(f"num_warps must be a power of two, not {self.num_warps}")
+        native.check_mode(self.grf_mode)
 
     def hash(self) -> str:
         return hashlib.sha256(repr(sorted(vars(self).items())).encode()).hexdigest()
@@ -88,15 +100,16 @@ def _device_version(target: GPUTarget) -> str:
 class IntelBackend(BaseBackend):
     """Compiles for Intel devices, and for whatever else an anyxpu driver answers for."""
 
-    binary_ext = BINARY_EXT
+    binary_ext = _BinaryExtension(BINARY_EXT)
 
     @staticmethod
     def supports_target(target: GPUTarget) -> bool:
         return target.backend == "xpu"
 
     def hash(self) -> str:
-        parts = (identity.compiler(), identity.host(), device_kind(self.target), _device_version(self.target))
-        return f"anyxpu-{'-'.join(parts)}"
+        kind = device_kind(self.target)
+        maker = identity.host() if kind == "cpu" else ocloc.version()
+        return f"anyxpu-{'-'.join((identity.compiler(), maker, kind, _device_version(self.target)))}"
 
     def parse_options(self, opts: dict[str, Any]) -> Options:
         values = {k: v for k, v in opts.items() if k in _OPTION_NAMES and v is not None}
@@ -114,7 +127,11 @@ class IntelBackend(BaseBackend):
         stages["ttir"] = lambda src, metadata: self.make_ttir(src, metadata, options)
         stages["ttgir"] = lambda src, metadata: self.make_ttgir(src, metadata, options)
         stages["cl"] = lambda src, metadata: self.make_cl(src, metadata, options)
-        stages[BINARY_EXT] = lambda src, metadata: self.make_native(src, metadata, options)
+        if device_kind(self.target) == "cpu":
+            stages[BINARY_EXT] = lambda src, metadata: self.make_cpu_code(src, metadata, options)
+        else:
+            stages["spv"] = lambda src, metadata: self.make_spirv(src, metadata)
+            stages[BINARY_EXT] = lambda src, metadata: self.make_gpu_code(src, metadata, options)
 
     def load_dialects(self, context: Any) -> None:
         """Triton's own dialects are all that is needed."""
@@ -183,8 +200,8 @@ class IntelBackend(BaseBackend):
         metadata["shared"] = rendered.shared_bytes
         return rendered.text
 
-    def make_native(self, source: str, metadata: dict[str, Any], options: Options) -> bytes:
-        """Build the OpenCL C for the device; its log goes into the error, the source stays on disk."""
+    def make_cpu_code(self, source: str, metadata: dict[str, Any], options: Options) -> bytes:
+        """Build the OpenCL C for the CPU device; its log goes into the error, the source stays on disk."""
         from anyxpu.triton import count_compilation
         from anyxpu.triton.driver import native_code
 
@@ -195,6 +212,41 @@ class IntelBackend(BaseBackend):
         except RuntimeError as error:
             path = _keep(metadata, "cl", source)
             raise KernelError(metadata["name"], path, f"the device's compiler refused it: {error}") from error
+
+    def make_spirv(self, source: str, metadata: dict[str, Any]) -> bytes:
+        """OpenCL C to SPIR-V, by Intel's offline compiler."""
+        from anyxpu.triton import count_compilation
+
+        kind = device_kind(self.target)
+        count_compilation(metadata["name"])
+        try:
+            # SPIR-V is of no one device; a GPU that ocloc has no name for takes what is made for any.
+            return ocloc.spirv(source, kind if kind in ocloc.TARGETS else ocloc.TARGETS[0], lower.INTEL_GPU.options)
+        except ocloc.OclocError as error:
+            raise KernelError(metadata["name"], _keep(metadata, "cl", source), str(error)) from error
+
+    def make_gpu_code(self, module: bytes, metadata: dict[str, Any], options: Options) -> bytes:
+        """Native code where it was asked for or the target is another machine's; else the SPIR-V as it is."""
+        metadata.update(n_spills=0, n_regs=0, build_flags=native.GRF_OPTIONS[options.grf_mode])
+        if not self._wants_native(options):
+            return module
+        kind = device_kind(self.target)
+        if kind not in ocloc.TARGETS:
+            known = ", ".join(ocloc.TARGETS)
+            raise KernelError(
+                metadata["name"], "", f"there is no native code for the device {kind!r}; known are {known}"
+            )
+        try:
+            made = native.build(module, lower.c_name(metadata["name"]), kind, options.grf_mode, options.num_warps)
+        except ocloc.OclocError as error:
+            raise KernelError(metadata["name"], "", str(error)) from error
+        metadata.update(n_spills=made.spills, n_regs=made.registers, build_flags=made.flags)
+        return made.code
+
+    def _wants_native(self, options: Options) -> bool:
+        arch = self.target.arch
+        named = isinstance(arch, dict) and "device" in arch  # compiled for a device that need not be here
+        return named or options.generate_native_code or os.environ.get("TRITON_XPU_GEN_NATIVE_CODE") == "1"
 
 
 def _all_inline(mod: Any) -> Any:

@@ -92,15 +92,22 @@ class Utils:
         Raises:
             KernelError: the device does not take it, for instance because its driver has changed since.
         """
+        from anyxpu import ocloc
         from anyxpu.errors import KernelError
+        from anyxpu.triton import native
 
+        binary, flags = bytes(code), ""
+        gpu = _lib().properties(device).type != "cpu"
         try:
-            module = _lib().load_module(device, "native", bytes(code), "")
+            module = _lib().load_module(device, native.module_format(binary) if gpu else "native", binary, "")
             kernel = module.kernel(c_name(name))
         except RuntimeError as error:
             raise KernelError(name, "", f"the device cannot load its native code: {error}") from error
         info = kernel.info()
-        return module, kernel, 0, info["spill_size"], info["max_work_group_size"]
+        spills = info["spill_size"]
+        if gpu and native.module_format(binary) == "native" and (about := ocloc.inspect(binary, c_name(name))):
+            flags, spills = ocloc.build_flags(binary), about.spill_bytes
+        return module, kernel, native.registers_of(flags), spills, info["max_work_group_size"]
 
 
 class Launcher:

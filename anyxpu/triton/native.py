@@ -1,0 +1,107 @@
+"""From OpenCL C to what a GPU's driver is given: SPIR-V, or native code with the number of registers that serves it."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Literal
+
+from anyxpu import ocloc
+from anyxpu.errors import AnyxpuError
+
+GrfMode = Literal["default", "128", "256", "auto"]
+GRF_OPTIONS: dict[str, str] = {
+    "default": "",
+    "128": "-cl-intel-128-GRF-per-thread",
+    "256": "-cl-intel-256-GRF-per-thread",
+    "auto": "-cl-intel-enable-auto-large-GRF-mode",
+}
+
+# Spilled bytes a thread from which a second compile with 256 registers is worth its time.
+SPILL_LIMIT = 64
+
+# With 256 registers half as many threads are resident, and a work-group has to be resident as a whole.
+_THREADS_AT_256 = 32
+
+
+@dataclass(frozen=True)
+class Native:
+    """Native code and how it was made.
+
+    Attributes:
+        code: the ELF file.
+        info: what it says of the kernel; None where it says nothing.
+        flags: the options it was built with.
+    """
+
+    code: bytes
+    info: ocloc.KernelInfo | None
+    flags: str
+
+    @property
+    def spills(self) -> int:
+        """Bytes a thread; 0 where it is not known."""
+        return self.info.spill_bytes if self.info else 0
+
+    @property
+    def registers(self) -> int:
+        """See :func:`registers_of`."""
+        return registers_of(self.flags)
+
+
+def registers_of(flags: str) -> int:
+    """Registers a thread where the build flags fix them, else 0: a driver's own choice is not one to tune by."""
+    return next((int(mode) for mode in ("128", "256") if GRF_OPTIONS[mode] in flags), 0)
+
+
+def build(module: bytes, kernel: str, device: str, mode: str, warps: int) -> Native:
+    """SPIR-V to native code.
+
+    In the mode ``default`` a kernel that spills more than :data:`SPILL_LIMIT`, or whose code is not there, is compiled
+    again with 256 registers, and the better of the two is kept.
+
+    Raises:
+        OclocError: ocloc is missing, failed, or took too long.
+        DegenerateBinary: it made no code, also with more registers.
+    """
+    check_mode(mode)
+    try:
+        first = _build(module, kernel, device, mode)
+    except ocloc.DegenerateBinary:
+        if mode != "default" or warps > _THREADS_AT_256:
+            raise
+        return _build(module, kernel, device, "256")
+    if mode != "default" or first.spills <= SPILL_LIMIT or warps > _THREADS_AT_256:
+        return first
+    second = _build(module, kernel, device, "256")
+    return second if second.spills < first.spills else first
+
+
+def _build(module: bytes, kernel: str, device: str, mode: str) -> Native:
+    flags = GRF_OPTIONS[mode]
+    code = ocloc.zebin(module, device, flags)
+    info = ocloc.inspect(code, kernel)
+    if info is None:
+        warnings.warn(
+            f"anyxpu: the native code of {kernel} has no .ze_info: its registers and spills are not known", stacklevel=2
+        )
+    return Native(code, info, flags)
+
+
+def check_mode(mode: str) -> None:
+    """Raise ValueError unless ``mode`` is a GRF mode."""
+    if mode not in GRF_OPTIONS:
+        raise ValueError(f"grf_mode={mode!r}: there is no such mode; use one of {', '.join(GRF_OPTIONS)}")
+
+
+def module_format(code: bytes) -> str:
+    """The driver's word for a GPU binary of either kind: ``native`` or ``spirv``.
+
+    Raises:
+        AnyxpuError: it is neither.
+    """
+    if code.startswith(ocloc.ELF_MAGIC):
+        return "native"
+    if code.startswith(ocloc.SPIRV_MAGIC):
+        return "spirv"
+    raise AnyxpuError("the kernel's binary is neither native code nor SPIR-V; its cache file is damaged")
