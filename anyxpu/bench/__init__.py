@@ -54,5 +54,10 @@ SUITES: dict[str, Suite] = {
         "anyxpu.bench.kernels",
         cases="anyxpu.bench.kernel_cases",
     ),
+    "gpu-code": Suite(
+        "Native code for every Intel GPU target: registers, spills, instructions.",
+        "anyxpu.bench.gpu_code",
+        cases="anyxpu.bench.gpu_code",
+    ),
     "import": Suite("What anyxpu adds to the time of `import torch`.", "anyxpu.bench.import_time"),
 }
