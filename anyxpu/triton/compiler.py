@@ -40,7 +40,7 @@ class Options:
 
     ``num_warps`` sub-groups of ``warp_size`` work-items make a work-group. On a CPU device one core runs a whole
     work-group, so that more than one sub-group would only split its loops: there ``num_warps`` becomes 1 unless
-    ``keep_warps`` is set. ``num_stages``, ``num_ctas`` and the other fields of Triton's own backends are accepted.
+    ``keep_warps`` is set. ``matrix_engine`` has a CPU device do products as GPUs with such an engine do, for tests. ``num_stages``, ``num_ctas`` and the other fields of Triton's own backends are accepted.
     """
 
     num_warps: int = 4
@@ -48,6 +48,7 @@ class Options:
     num_stages: int = 2
     warp_size: int = 16
     keep_warps: bool = False
+    matrix_engine: bool = False
     maxnreg: int | None = None
     enable_fp_fusion: bool = True
     launch_cooperative_grid: bool = False
@@ -189,7 +190,8 @@ class IntelBackend(BaseBackend):
     def make_cl(self, mod: Any, metadata: dict[str, Any], options: Options) -> str:
         text = mod.str_nodebug()
         try:
-            rendered = lower.render(text, lower.dialect_of(device_kind(self.target)), options.enable_fp_fusion)
+            dialect = lower.dialect_of(device_kind(self.target), options.matrix_engine)
+            rendered = lower.render(text, dialect, options.enable_fp_fusion)
         except UnsupportedOperation as error:
             raise UnsupportedOperation(f"{error} (its TTGIR: {_keep(metadata, 'ttgir', text)})") from error
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Matrix products without matrix instructions: both operands in local memory, one multiply-add at a time."""
+"""Matrix products: on the matrix engine where there is one, else one multiply-add at a time from local memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from anyxpu.errors import UnsupportedOperation
 from anyxpu.triton import layout as layouts
-from anyxpu.triton import move, tables
+from anyxpu.triton import matrix, move, tables
 from anyxpu.triton.emit import Emitter, Handler, Loop
 from anyxpu.triton.ir import Encoding, Op, Scalar, Tensor, Type, Value
 from anyxpu.triton.layout import flat, log2, unflat
@@ -30,6 +30,9 @@ def _convert_layout(e: Emitter, op: Op) -> None:
 def _dot(e: Emitter, op: Op) -> None:
     """``result[…, m, n] = c[…, m, n] + Σ_k a[…, m, k] · b[…, k, n]``, summed in the result's type in order of k."""
     a, b = (e.renamed.get(o, o) for o in op.operands[:2])
+    if e.matrix and (form := matrix.form_of(op)):
+        matrix.dot(e, op, form, a, b)
+        return
     e.flush()
     places = e.locals((v.element, move.tensor_type(v).size) for v in (a, b))
     for v, place in zip((a, b), places, strict=True):

@@ -235,10 +235,17 @@ class Emitter:
     """Prints one function; see the module's docstring for how tensors become loops."""
 
     def __init__(
-        self, function: Function, handlers: dict[str, Handler], warps: int, lanes: int, local_arrays: bool
+        self,
+        function: Function,
+        handlers: dict[str, Handler],
+        warps: int,
+        lanes: int,
+        local_arrays: bool,
+        matrix: bool = False,
     ) -> None:
         self.function, self.handlers = function, handlers
         self.warps, self.lanes, self.local_arrays = warps, lanes, local_arrays
+        self.matrix = matrix  # whether products go to a matrix engine
         self.arrays: list[Request] = []
         self.lines: list[str] = []
         self.depth = 1
@@ -283,13 +290,15 @@ class Emitter:
         return name
 
     @contextlib.contextmanager
-    def loop(self, count: int) -> Iterator[Loop]:
-        """A loop over ``count`` registers (a power of two)."""
+    def loop(self, count: int, unroll: bool = False) -> Iterator[Loop]:
+        """A loop over ``count`` registers (a power of two); unrolled, arrays that it indexes can be registers."""
         loop = Loop(self, count)
         if count == 1:
             yield loop
         else:
             k = loop.counter
+            if unroll:
+                self.line("#pragma unroll")
             with self.braces(f"for (int {k} = 0; {k} < {count}; ++{k})"):
                 yield loop
 

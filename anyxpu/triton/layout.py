@@ -148,7 +148,23 @@ def _dot_operand(shape: tuple[int, ...], e: Encoding) -> Layout:
     return Layout(inner + outer.reg, outer.lane, outer.warp)
 
 
+# The tile that one matrix instruction accumulates.
+ACCUMULATOR_ROWS, ACCUMULATOR_COLUMNS = 8, 16
+
+
+def _accumulator(shape: tuple[int, ...], e: Encoding) -> Layout:
+    """Lanes along the columns of a tile, its rows in the first registers; tiles over warps, then over registers."""
+    b = _Builder(shape)
+    row, column = (max(len(shape) - 2, 0), len(shape) - 1)
+    b.take("lane", column, ACCUMULATOR_COLUMNS)
+    b.take("reg", row, ACCUMULATOR_ROWS)
+    for dim in range(len(shape)):
+        b.take("warp", dim, e["warpsPerCTA"][dim])
+    return b.done(reversed(range(len(shape))))
+
+
 _ENCODINGS = {
+    "accumulator": _accumulator,
     "blocked": _blocked,
     "slice": _slice,
     "linear": _linear,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
 from anyxpu.errors import UnsupportedOperation
-from anyxpu.triton import collective, control, dot, memory, misc, move, storage, tables
+from anyxpu.triton import collective, control, dot, matrix, memory, misc, move, storage, tables
 from anyxpu.triton.addressing import mark_address_arithmetic
 from anyxpu.triton.emit import Emitter, Handler
 from anyxpu.triton.parse import parse
@@ -32,12 +32,14 @@ class Dialect:
         options: what the source is built with.
         sub_group_attribute: prints the attribute that fixes the sub-group size.
         local_arrays: arrays are in local memory (see :mod:`anyxpu.triton.storage`), else private.
+        matrix: products go to a matrix engine (see :mod:`anyxpu.triton.matrix`).
     """
 
     name: str
     options: str = "-cl-std=CL3.0"
     sub_group_attribute: str = "__attribute__((intel_reqd_sub_group_size({0})))"
     local_arrays: bool = False
+    matrix: bool = False
 
 
 INTEL_CPU = Dialect("intel_cpu", local_arrays=True)
@@ -47,9 +49,17 @@ INTEL_GPU = Dialect("intel_gpu")
 WARP_SIZE = 16
 
 
-def dialect_of(device: str) -> Dialect:
-    """The dialect for a device by its short name (see :func:`anyxpu.triton.compiler.device_kind`)."""
-    return INTEL_CPU if device == "cpu" else INTEL_GPU
+# Devices whose matrix engine takes sub-groups of 16.
+_MATRIX_DEVICES = ("pvc", "bmg", "lnl", "ptl", "cri")
+
+
+def dialect_of(device: str, matrix: bool = False) -> Dialect:
+    """The dialect for a device by its short name (see :func:`anyxpu.triton.compiler.device_kind`).
+
+    ``matrix`` has a CPU do products as a GPU does, instruction by instruction: slowly, to test how they are printed.
+    """
+    dialect = INTEL_CPU if device == "cpu" else INTEL_GPU
+    return replace(dialect, matrix=device in _MATRIX_DEVICES or matrix)
 
 
 @dataclass(frozen=True)
@@ -78,7 +88,9 @@ def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True) -> Rendered:
     lanes, warps = int(module.attrs["ttg.threads-per-warp"]), int(module.attrs["ttg.num-warps"])
     try:
         mark_address_arithmetic(function)
-        emitter = Emitter(function, _HANDLERS, warps, lanes, dialect.local_arrays)
+        if dialect.matrix:
+            matrix.place_accumulators(function)
+        emitter = Emitter(function, _HANDLERS, warps, lanes, dialect.local_arrays, dialect.matrix)
         parameters = [_parameter(emitter, i) for i in range(len(function.args))]
         control.function_body(emitter)
     except UnsupportedOperation as error:

@@ -1,0 +1,124 @@
+"""Matrix products on Intel's matrix engines: which ones, how their accumulators lie, and how they are printed.
+
+One instruction (``dpas``) multiplies 8 rows by 16 columns over a depth that the element type gives: lane l of a
+sub-group of 16 holds column l of the eight accumulated rows. The accumulators' tensors are given that layout for all of
+a kernel, so that a loop carries them in registers; what other code wants of them goes through the usual conversions.
+Operands come from local memory, row-major.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anyxpu.triton import move, tables
+from anyxpu.triton.emit import Emitter
+from anyxpu.triton.ir import Encoding, Function, Op, Scalar, Tensor, Type, Value, walk
+from anyxpu.triton.layout import ACCUMULATOR_COLUMNS, ACCUMULATOR_ROWS, BitMap, Layout, log2
+
+
+@dataclass(frozen=True)
+class Form:
+    """A kind of product the engine has.
+
+    Attributes:
+        depth: how much of k one instruction sums.
+        suffix: of the prelude's ``ax_dpas_`` function.
+        bits: the type that holds an operand's element in local memory.
+        accumulator: the C type of eight rows.
+    """
+
+    depth: int
+    suffix: str
+    bits: Scalar
+    accumulator: str
+
+
+_FORMS = {
+    ("f16", "f32"): Form(16, "f16", Scalar("i16"), "float8"),
+    ("bf16", "f32"): Form(16, "bf16", Scalar("i16"), "float8"),
+    ("i8", "i32"): Form(32, "i8", Scalar("i8"), "int8"),
+}
+
+
+def form_of(op: Op) -> Form | None:
+    """How the engine does this ``tt.dot``, or None where it does not: another type, or less than one tile."""
+    a, b = op.operands[:2]
+    if a.element != b.element:
+        return None
+    form = _FORMS.get((str(a.element), str(op.result.element)))
+    m, k = move.tensor_type(a).shape[-2:]
+    n = move.tensor_type(b).shape[-1]
+    large = form is not None and m >= ACCUMULATOR_ROWS and n >= ACCUMULATOR_COLUMNS and k >= form.depth
+    return form if large else None
+
+
+def place_accumulators(function: Function) -> None:
+    """Give every tensor that shares its encoding with the result of such a product the accumulators' layout."""
+    assert function.body is not None
+    placed: dict[Encoding, Encoding] = {}
+    operations = list(walk(function.body))
+    for op in operations:
+        encoding = op.result.type.encoding if op.name == "tt.dot" and isinstance(op.result.type, Tensor) else None
+        if encoding is not None and encoding.kind == "blocked" and form_of(op) is not None:
+            placed[encoding] = Encoding("accumulator", (("warpsPerCTA", encoding["warpsPerCTA"]),))
+    if not placed:
+        return
+    for value in _values(function, operations):
+        value.type = _replaced(value.type, placed)
+
+
+def _values(function: Function, operations: list[Op]) -> list[Value]:
+    regions = [function.body, *(region for op in operations for region in op.regions)]
+    values = {id(v): v for op in operations for v in (*op.results, *op.operands)}
+    values |= {id(v): v for region in regions if region for block in region.blocks for v in block.args}
+    return list(values.values())
+
+
+def _replaced(type: Type, placed: dict[Encoding, Encoding]) -> Type:
+    if not isinstance(type, Tensor) or type.encoding is None:
+        return type
+    return Tensor(type.shape, type.element, _replaced_encoding(type.encoding, placed))
+
+
+def _replaced_encoding(encoding: Encoding, placed: dict[Encoding, Encoding]) -> Encoding:
+    """Also inside slices; an operand's layout (``dot_op``) stays what it was."""
+    if encoding in placed:
+        return placed[encoding]
+    if encoding.kind != "slice":
+        return encoding
+    parent = _replaced_encoding(encoding["parent"], placed)
+    return Encoding("slice", tuple((k, parent if k == "parent" else v) for k, v in encoding.params))
+
+
+def dot(e: Emitter, op: Op, form: Form, a: Value, b: Value) -> None:
+    """Print ``result = c + a · b``, one accumulator tile after the other."""
+    c, result = op.operands[2], op.result
+    k, n = move.tensor_type(a).shape[-1], move.tensor_type(b).shape[-1]
+    m = move.tensor_type(a).shape[-2]
+    e.flush()
+    places = e.locals((form.bits, move.tensor_type(v).size) for v in (a, b))
+    for v, place in zip((a, b), places, strict=True):
+        assert isinstance(v.element, Scalar)
+        with e.loop(e.layout(v).registers) as loop:
+            bits = tables.bits_of(loop.value(v), v.element)
+            e.line(f"{place}[{loop.offset(e.layout(v))}] = ({tables.register_type(form.bits)}){bits};")
+    e.barrier()
+    layout = e.layout(result)
+    origin = Layout(layout.reg, (0,) * len(layout.lane), layout.warp)
+    out = e.declare(result.element, layout.registers)
+    with e.loop(layout.registers // ACCUMULATOR_ROWS, unroll=True) as loop:
+        first = BitMap(tuple(b * ACCUMULATOR_ROWS for b in loop.here.bases))
+        rows = [BitMap(first.bases, j) for j in range(ACCUMULATOR_ROWS)]
+        place = e.variable("int", loop.offset(origin, first))
+        row, column = f"({place} >> {log2(n)})", f"({place} & {n - 1})"
+        x = e.variable(f"__local const {tables.register_type(form.bits)}*", f"{places[0]} + {row} * {k}")
+        y = f"{places[1]} + ({row} >> {log2(m)}) * {k * n} + {column}"
+        y = e.variable(f"__local const {tables.register_type(form.bits)}*", y)
+        total = e.variable(form.accumulator, f"({form.accumulator})({', '.join(loop.value(c, r) for r in rows)})")
+        q = e.fresh("k")
+        with e.braces(f"for (int {q} = 0; {q} < {k}; {q} += {form.depth})"):
+            e.line(f"{total} = ax_dpas_{form.suffix}({x} + {q}, {k}, {y} + {q} * {n}, {n}, lane, {total});")
+        for j, r in enumerate(rows):
+            e.line(f"{out.element(loop.register(r))} = {total}.s{j};")
+    e.barrier()
+    e.tensors[result] = out
