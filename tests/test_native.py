@@ -75,6 +75,13 @@ def test_every_target_gets_native_code_through_every_stage(device, name, ocloc_p
     assert compiled.metadata.n_spills == 0
 
 
+@pytest.mark.parametrize("device", [d for d in ocloc.TARGETS if d != "dg2"])  # whose engine takes sub-groups of 8
+def test_products_use_the_matrix_engine(device, ocloc_program, fresh):
+    compiled = compile_for({"device": device}, "product_kernel")
+    assert ocloc.inspect(compiled.asm["zebin"], "kernel_product_kernel").dpas
+    assert "dpas" in ocloc.disassemble(compiled.asm["zebin"], device, "kernel_product_kernel")
+
+
 @pytest.mark.parametrize(("mode", "registers"), [("128", 128), ("256", 256), ("auto", 0)])
 def test_a_grf_mode_reaches_the_compiler(mode, registers, ocloc_program, fresh):
     compiled = compile_for({"device": "pvc"}, grf_mode=mode)

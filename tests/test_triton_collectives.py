@@ -340,9 +340,10 @@ def dot_kernel(a, b, o, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.cons
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int8], ids=str)
-@pytest.mark.parametrize("tile", [(16, 16, 16), (32, 64, 32), (64, 16, 64)])
+@pytest.mark.parametrize("tile", [(16, 16, 16), (32, 64, 32), (64, 16, 64), (8, 16, 32)])
 @BOTH
-def test_products_of_ragged_matrices(tile, dtype, options):
+@pytest.mark.parametrize("engine", [False, True], ids=["plain", "engine"])
+def test_products_of_ragged_matrices(tile, dtype, engine, options):
     m, n, k = 70, 45, 90
     if dtype == torch.int8:
         a, b = torch.randint(-128, 127, (m, k), dtype=dtype), torch.randint(-128, 127, (k, n), dtype=dtype)
@@ -350,5 +351,6 @@ def test_products_of_ragged_matrices(tile, dtype, options):
         a, b = torch.randn(m, k).to(dtype), torch.randn(k, n).to(dtype)
     o = torch.zeros(m, n, dtype=torch.int32 if dtype == torch.int8 else torch.float32)
     sizes = dict(zip(("BM", "BN", "BK"), tile, strict=True))
-    launch(dot_kernel, (-(-m // tile[0]), -(-n // tile[1])), a, b, o, m, n, k, **sizes, **options)
+    grid = (-(-m // tile[0]), -(-n // tile[1]))
+    launch(dot_kernel, grid, a, b, o, m, n, k, **sizes, **options, matrix_engine=engine)
     torch.testing.assert_close(o.double(), a.double() @ b.double(), atol=1e-4, rtol=1e-5)

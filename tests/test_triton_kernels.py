@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -404,3 +406,68 @@ def test_scalar_arguments_of_every_kind():
     o, x = torch.zeros(6), torch.tensor([2.5])
     launch(scalar_kernel, (1,), o, True, 1 << 20, 0.1, 0.5, 3.25, x)
     assert torch.equal(o, torch.tensor([1.0, float(1 << 20), 0.1, 0.5, 3.25, 3.5]))
+
+
+@triton.jit
+def coordinates_kernel(q, r, q2, D: tl.constexpr, B: tl.constexpr, M: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(q + i, i // D)
+    tl.store(r + i, i % D)
+    rows = tl.program_id(0) * M + tl.arange(0, M)[:, None]
+    columns = tl.arange(0, 16)[None, :]
+    tl.store(q2 + rows * 16 + columns, rows // D * 100 + columns // 4 + (rows % D) * 10 + columns % 4)
+
+
+@pytest.mark.parametrize("divisor", [2, 8, 32, 128, 1024, 7, 48, 100])
+def test_coordinates_of_numbered_elements(divisor):
+    block, programs = 128, 12
+    n = block * programs
+    q, r, q2 = torch.zeros(n, dtype=torch.int32), torch.zeros(n, dtype=torch.int32), torch.zeros(8 * 12 * 16)
+    launch(coordinates_kernel, (programs,), q, r, q2, D=divisor, B=block, M=8)
+    i = torch.arange(n)
+    assert torch.equal(q, (i // divisor).int()) and torch.equal(r, (i % divisor).int())
+    rows, columns = torch.arange(96)[:, None], torch.arange(16)[None, :]
+    expected = rows // divisor * 100 + columns // 4 + rows % divisor * 10 + columns % 4
+    assert torch.equal(q2.view(96, 16), expected.float())
+
+
+@triton.jit
+def shifted_kernel(o, offset, D: tl.constexpr, B: tl.constexpr):
+    i = tl.program_id(0) * B + offset + tl.arange(0, B)
+    tl.store(o + tl.program_id(0) * B + tl.arange(0, B), (i // D) * 1000 + i % D)
+
+
+@pytest.mark.parametrize("offset", [0, 3, 64, -64, -5])
+def test_coordinates_from_an_offset_that_may_be_negative(offset):
+    o = torch.zeros(256, dtype=torch.int32)
+    launch(shifted_kernel, (4,), o, offset, D=32, B=64)
+    i = torch.arange(256) + offset  # Triton divides as C does, towards zero
+    quotient = torch.div(i, 32, rounding_mode="trunc")
+    assert torch.equal(o, (quotient * 1000 + i - quotient * 32).int())
+
+
+@triton.jit
+def checked_kernel(x, i, o, n, B: tl.constexpr):
+    offset = tl.program_id(0) * B + tl.arange(0, B)
+    index = tl.load(i + offset)
+    tl.device_assert((index >= 0) & (index < n), "index out of bounds")
+    tl.store(o + offset, tl.load(x + tl.where((index >= 0) & (index < n), index, 0)))
+
+
+def test_a_failed_device_assertion_is_printed_and_the_rest_goes_on(run_python):
+    shown = run_python(
+        """
+        import torch
+        from tests.test_triton_kernels import checked_kernel
+        x, i = torch.arange(64.0, device="xpu"), torch.arange(64, device="xpu")
+        o = torch.empty(64, device="xpu")
+        checked_kernel[(2,)](x, i, o, 64, B=32, debug=True)
+        assert torch.equal(o.cpu(), x.cpu())
+        i[40] = 99
+        checked_kernel[(2,)](x, i, o, 64, B=32, debug=True)
+        torch.xpu.synchronize()
+        assert o[40] == 0 and o[41] == 41
+        """,
+        PYTHONPATH=str(Path(__file__).parents[1]),
+    ).stdout
+    assert shown.count("index out of bounds") == 1 and "checked_kernel" in shown

@@ -16,6 +16,9 @@ from typing import Any
 # the first-level cache.
 _TILE_ELEMENTS = 2048
 
+# Of f32 in a cache line, which is also a register's worth.
+_LINE_ELEMENTS = 16
+
 
 def apply_to_autotuner(module: ModuleType) -> None:
     """Wrap ``cached_autotune`` of ``torch._inductor.runtime.triton_heuristics``."""
@@ -43,16 +46,25 @@ def on_cpu(device: Any) -> bool:
 
 
 def nearest(configs: Sequence[Any], size_hints: dict[str, int]) -> Any:
-    """The configuration whose tile is nearest to the wanted size; of two, the one listed first."""
+    """The configuration to take untried: of those that serve either memory order, the nearest to the wanted size.
+
+    Inductor offers several for a reduction where it does not know which dimension is contiguous. A block of a few
+    elements along that one reads a cache line for each, so blocks long in every dimension are taken where there are
+    some. Of two at the same distance the one listed first is taken.
+    """
+
+    def blocks(config: Any) -> list[int]:
+        # A persistent reduction's own block is not in the configuration: it is the whole dimension.
+        whole = {dim: 1 << max(size - 1, 0).bit_length() for dim, size in size_hints.items()}
+        return [config.kwargs.get(f"{dim.upper()}BLOCK") or size for dim, size in whole.items()]
 
     def distance(config: Any) -> float:
-        elements = 1
-        for dim, size in size_hints.items():
-            # A persistent reduction's own block is not in the configuration: it is the whole dimension.
-            elements *= config.kwargs.get(f"{dim.upper()}BLOCK") or 1 << max(size - 1, 0).bit_length()
-        return abs(math.log2(elements / _TILE_ELEMENTS))
+        return abs(math.log2(math.prod(blocks(config)) / _TILE_ELEMENTS))
 
-    return min(configs, key=distance)
+    def square(config: Any) -> bool:
+        return all(b >= min(_LINE_ELEMENTS, s) for b, s in zip(blocks(config), size_hints.values(), strict=True))
+
+    return min([c for c in configs if square(c)] or configs, key=distance)
 
 
 def no_gpu_estimates(module: ModuleType) -> None:

@@ -1,4 +1,4 @@
-"""Finds the integer arithmetic that computes addresses.
+"""Finds the integer arithmetic that computes addresses, and divides ranges by powers of two while it is there.
 
 Triton's integers wrap. Were every index printed with wrapping arithmetic, the device's vectoriser could not tell that
 neighbouring lanes read neighbouring elements: the index might wrap between them. So arithmetic is printed as C's own,
@@ -10,12 +10,15 @@ no program whose masks are right depends on it; hashes and random numbers are no
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 
-from anyxpu.triton.ir import Function, Op, Scalar, Value, walk
+from anyxpu.triton.ir import Block, Function, Op, Region, Scalar, Tensor, Type, Value, walk
 
 _LINEAR = frozenset({"arith.addi", "arith.subi", "arith.muli"})
 _TRANSPARENT = frozenset({"arith.extsi", "tt.splat", "tt.broadcast", "tt.expand_dims", "ttg.convert_layout"})
-_INDEX_SOURCES = frozenset({"tt.make_range", "tt.get_program_id", "tt.get_num_programs", "arith.constant"})
+_INDEX_SOURCES = frozenset(
+    {"range_bits", "tt.make_range", "tt.get_program_id", "tt.get_num_programs", "arith.constant"}
+)
 _INDEX_OPS = _LINEAR | _TRANSPARENT | {"arith.divsi", "arith.remsi", "arith.minsi", "arith.maxsi", "arith.trunci"}
 
 
@@ -41,3 +44,160 @@ def mark_address_arithmetic(function: Function) -> None:
         if op.name in _LINEAR and op.result in structured:
             op.attrs["exact"] = True
         work += op.operands
+
+
+# --- quotients and remainders of ranges
+
+
+def divide_ranges(function: Function) -> None:
+    """Take division by a power of two out of ``scalars + range``, where the range does not cross a multiple unevenly.
+
+    Inductor numbers a tensor's elements and divides to get their coordinates. Where the scalars are multiples of the
+    divisor, the quotient is the scalars' plus the range's, which is the same for as many lanes as the divisor, and the
+    remainder is the range's alone. Where they are multiples of the range's length and that divides the divisor, the
+    quotient is the scalars' and the remainder is the scalars' plus the range. Printed so, from the range's bits, the
+    device's compiler sees loads that all lanes share and others that are contiguous.
+    """
+    assert function.body is not None
+    for block in _blocks(function.body):
+        ops: list[Op] = []
+        for op in block.ops:
+            ops += _divided(op) or [op]
+        block.ops = ops
+
+
+def _blocks(region: Region) -> Iterator[Block]:
+    for block in region.blocks:
+        yield block
+        for op in block.ops:
+            for inner in op.regions:
+                yield from _blocks(inner)
+
+
+# The name of the op that gives some bits of a range: coordinate ``dim``, shifted right by ``shift``, and ``mask``.
+RANGE_BITS = "range_bits"
+
+
+def _divided(op: Op) -> list[Op] | None:
+    """The ops that stand for a division, or None where it stays."""
+    if op.name not in ("arith.divsi", "arith.divui", "arith.remsi", "arith.remui") or not op.results[0].is_tensor:
+        return None
+    divisor = _constant(op.operands[1])
+    if divisor is None or divisor < 2 or divisor & (divisor - 1):
+        return None
+    found = _scalars_and_range(op.operands[0])
+    if found is None:
+        return None
+    scalars, (ranged, dim) = found
+    multiple = min([divisor, *map(_multiple_of, scalars)])
+    assert isinstance(ranged.type, Tensor)
+    if multiple < divisor and ranged.type.shape[dim] > multiple:
+        return None
+    remainder, shift = "rem" in op.name, divisor.bit_length() - 1
+    bits = {"dim": dim, "shift": 0 if remainder else shift, "mask": divisor - 1 if remainder else -1}
+    if not scalars or (remainder and multiple == divisor):
+        return [_renamed(Op(RANGE_BITS, [], attrs=bits), op.result)]
+    maker = _Maker(op.result)
+    total = scalars[0]
+    for scalar in scalars[1:]:
+        total = maker.add("arith.addi", [total, scalar], total.type)
+    by = maker.add("arith.constant", [], total.type, value=divisor)
+    part = maker.add("arith.remsi" if remainder else "arith.divsi", [total, by], total.type)
+    splat = maker.add("tt.splat", [part], op.result.type)
+    ranged_part = maker.add(RANGE_BITS, [], op.result.type, **bits)
+    return [*maker.ops, _renamed(Op("arith.addi", [splat, ranged_part]), op.result)]
+
+
+def _renamed(op: Op, result: Value) -> Op:
+    op.results = [result]
+    result.owner = op
+    return op
+
+
+class _Maker:
+    """Makes ops for the value that they lead to."""
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+        self.ops: list[Op] = []
+
+    def add(self, name: str, operands: list[Value], type: Type, **attrs: object) -> Value:
+        op = Op(name, operands, attrs=attrs)
+        self.ops.append(_renamed(op, Value(f"{self.value.name}_{len(self.ops)}", type)))
+        return op.result
+
+
+def _owner(value: Value) -> Op | None:
+    return value.owner if isinstance(value.owner, Op) else None
+
+
+def _constant(value: Value) -> int | None:
+    op = _owner(value)
+    if op is not None and op.name == "tt.splat":
+        return _constant(op.operands[0])
+    return int(op.attrs["value"]) if op is not None and op.name == "arith.constant" else None
+
+
+def _scalars_and_range(value: Value) -> tuple[list[Value], tuple[Value, int]] | None:
+    """The non-negative scalars and the one range from 0 (with its dimension) that ``value`` is the sum of."""
+    op = _owner(value)
+    if op is None:
+        return None
+    if op.name == "arith.addi":
+        sides = [_scalars_and_range(o) or _splat(o) for o in op.operands]
+        if any(s is None for s in sides):
+            return None
+        ranges = [s[1] for s in sides if s is not None and s[1] is not None]
+        scalars = [v for s in sides if s is not None for v in s[0]]
+        return (scalars, ranges[0]) if len(ranges) == 1 and ranges[0] is not None else None
+    dim = _range_dimension(value)
+    return None if dim is None else ([], (value, dim))
+
+
+def _splat(value: Value) -> tuple[list[Value], None] | None:
+    op = _owner(value)
+    if op is not None and op.name in ("tt.broadcast", "ttg.convert_layout", "tt.expand_dims"):
+        return _splat(op.operands[0])
+    return ([op.operands[0]], None) if op is not None and op.name == "tt.splat" else None
+
+
+def _range_dimension(value: Value) -> int | None:
+    """Along which dimension ``value`` counts from 0, if that is all it does."""
+    op = _owner(value)
+    if op is None:
+        return None
+    if op.name == "tt.make_range":
+        return 0 if op.attrs["start"] == 0 else None
+    if op.name in ("tt.broadcast", "ttg.convert_layout"):
+        return _range_dimension(op.operands[0])
+    if op.name == "tt.expand_dims":
+        inner = _range_dimension(op.operands[0])
+        return inner if inner is None or inner < int(op.attrs["axis"]) else inner + 1
+    return None
+
+
+def _multiple_of(value: Value) -> int:
+    """A power of two that divides the scalar, which is known not to be negative; 1 where nothing is known."""
+    op = _owner(value)
+    if op is None:
+        return 1
+    if op.name == "arith.constant":
+        number = int(op.attrs["value"])
+        return number & -number if number > 0 else 1 << 31 if number == 0 else 1
+    factors = [_multiple_of(o) for o in op.operands]
+    if op.name == "arith.muli" and all(map(_is_not_negative, op.operands)):
+        return factors[0] * factors[1]
+    if op.name == "arith.addi" and all(map(_is_not_negative, op.operands)):
+        return min(factors)
+    return 1
+
+
+def _is_not_negative(value: Value) -> bool:
+    op = _owner(value)
+    if op is None:
+        return False
+    if op.name == "arith.constant":
+        return int(op.attrs["value"]) >= 0
+    return op.name == "tt.get_program_id" or (
+        op.name in ("arith.muli", "arith.addi") and all(map(_is_not_negative, op.operands))
+    )

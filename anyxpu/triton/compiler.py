@@ -40,7 +40,8 @@ class Options:
 
     ``num_warps`` sub-groups of ``warp_size`` work-items make a work-group. On a CPU device one core runs a whole
     work-group, so that more than one sub-group would only split its loops: there ``num_warps`` becomes 1 unless
-    ``keep_warps`` is set. ``matrix_engine`` has a CPU device do products as GPUs with such an engine do, for tests. ``num_stages``, ``num_ctas`` and the other fields of Triton's own backends are accepted.
+    ``keep_warps`` is set. ``matrix_engine`` has a CPU device do products as GPUs with such an engine do, for tests.
+    ``num_stages``, ``num_ctas`` and the other fields of Triton's own backends are accepted.
     """
 
     num_warps: int = 4

@@ -430,6 +430,9 @@ class Emitter:
                 assigned = [(t, v if v[0] == "v" else loop.temporary(t.type, v)) for t, v in assigned]
             for target, value in assigned:
                 self.line(f"{target.element(loop.counter)} = {value};")
+        for op in chosen:
+            if op.name == "tt.assert":
+                self.line(f"if (!{op.attrs['held']}) printf({op.attrs['report']});")
         self.tensors.update(kept)
         return left
 

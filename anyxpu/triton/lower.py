@@ -9,7 +9,7 @@ from importlib import resources
 
 from anyxpu.errors import UnsupportedOperation
 from anyxpu.triton import collective, control, dot, matrix, memory, misc, move, storage, tables
-from anyxpu.triton.addressing import mark_address_arithmetic
+from anyxpu.triton.addressing import divide_ranges, mark_address_arithmetic
 from anyxpu.triton.emit import Emitter, Handler
 from anyxpu.triton.parse import parse
 
@@ -87,6 +87,7 @@ def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True) -> Rendered:
     function = module.kernel
     lanes, warps = int(module.attrs["ttg.threads-per-warp"]), int(module.attrs["ttg.num-warps"])
     try:
+        divide_ranges(function)
         mark_address_arithmetic(function)
         if dialect.matrix:
             matrix.place_accumulators(function)

@@ -33,12 +33,22 @@ def _assert(e: Emitter, op: Op) -> None:
     """Report a false condition on the device's standard output; OpenCL has no way to stop the kernel."""
     message = _c_string(f"{e.function.name}: assertion failed: {(op.attrs.get('values') or [''])[0]}\n")
     condition = op.operands[0]
-    e.flush()
     if not condition.is_tensor:
+        e.flush()
         e.line(f"if (lane == 0 && !{e.scalar(condition)}) printf({message});")
         return
-    with e.loop(e.layout(condition).registers) as loop:
-        e.line(f"if (!{loop.value(condition)}) printf({message});")
+    # Once an item, behind the loop: a call inside would keep the device's compiler from vectorising it.
+    op.attrs["held"] = e.variable("bool", "true")
+    op.attrs["report"] = message
+    e.pending.append(op)
+
+
+def _element_assert(loop: Loop, op: Op, args: Sequence[str]) -> None:
+    held = op.attrs["held"]
+    loop.emitter.line(f"{held} = {held} & {args[0]};")
+
+
+ELEMENT_PRINTERS["tt.assert"] = _element_assert
 
 
 _FORMATS = {"i64": "%ld", "f32": "%f", "f64": "%f", "f16": "%f", "bf16": "%f"}

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from anyxpu.errors import UnsupportedOperation
 from anyxpu.triton import layout as layouts
 from anyxpu.triton import tables
+from anyxpu.triton.addressing import RANGE_BITS
 from anyxpu.triton.emit import Array, Emitter, Handler, Join, Range, Splat, View
 from anyxpu.triton.ir import Op, Pointer, Tensor, Value
-from anyxpu.triton.layout import BitMap, Layout, axis_bits, flat, unflat
+from anyxpu.triton.layout import BitMap, Layout, axis_bits, flat, strides, unflat
 from anyxpu.triton.memory import owner_conditions
 
 
@@ -211,7 +212,17 @@ def _histogram(e: Emitter, op: Op) -> None:
     e.tensors[op.result] = out
 
 
+def _range_bits(e: Emitter, op: Op) -> None:
+    """Some bits of the coordinate along one dimension: a linear map of the element's offset."""
+    shape, dim = tensor_type(op.result).shape, int(op.attrs["dim"])
+    stride, extent = strides(shape)[dim], shape[dim]
+    shift, mask = int(op.attrs["shift"]), int(op.attrs["mask"])
+    layout = e.layout(op.result).map(lambda offset: ((offset // stride & (extent - 1)) >> shift) & mask)
+    e.tensors[op.result] = Range(0, layout)
+
+
 HANDLERS: dict[str, Handler] = {
+    RANGE_BITS: _range_bits,
     "arith.constant": _constant,
     "tt.broadcast": _broadcast,
     "tt.cat": _cat,
