@@ -21,7 +21,8 @@ from anyxpu.bench.timing import Sample, alternate
 
 XPU, INDUCTOR, EAGER = "xpu", "cpu inductor", "cpu eager"
 VARIANTS = ("new", "into")
-_TARGET_SECONDS = 0.01  # of one timing: long beside what the other side's threads go on spinning after their work
+_TARGET_SECONDS = 0.01  # of one timing
+_SETTLE_SECONDS = 0.02  # before each: the other sides' threads have gone to sleep
 _QUICK = ("gelu", "sum outer", "softmax", "layernorm", "embedding backward", "transpose copy")
 
 # A result is right where it is as near to f64 as its own type allows after sums over the larger dimension.
@@ -104,7 +105,7 @@ def _timed(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, Sample
     once = alternate(calls, rounds=3, warmup=2, synchronize=torch.xpu.synchronize)
     fastest = min(sample.median for sample in once.values())
     count = max(1, min(1000, int(_TARGET_SECONDS / fastest)))
-    return alternate(calls, rounds=rounds, calls=count, synchronize=torch.xpu.synchronize)
+    return alternate(calls, rounds=rounds, calls=count, synchronize=torch.xpu.synchronize, settle=_SETTLE_SECONDS)
 
 
 def _moved(value: Any, device: str) -> Any:

@@ -52,6 +52,7 @@ def alternate(
     calls: int = 1,
     synchronize: Callable[[], object] = lambda: None,
     tick: Callable[[], object] = lambda: None,
+    settle: float = 0.0,
 ) -> dict[str, Sample]:
     """Time every side ``rounds`` times, one after the other in each round, each round starting with another side.
 
@@ -61,6 +62,8 @@ def alternate(
         calls: how many calls one timing averages over (for things of microseconds).
         synchronize: waits for the device; called before each start and before each stop of the clock.
         tick: called after each round, for progress.
+        settle: seconds to sleep before each timing, followed by one untimed call: threads of the side before go on
+            spinning for milliseconds after their work (GNU's OpenMP does) and would take a core from this one.
 
     Returns:
         seconds a call of each side.
@@ -71,6 +74,9 @@ def alternate(
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
             run = sides[name]
+            if settle:
+                time.sleep(settle)
+                run()
             synchronize()
             start = time.perf_counter()
             for _ in range(calls):
