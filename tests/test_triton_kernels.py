@@ -447,6 +447,25 @@ def test_coordinates_from_an_offset_that_may_be_negative(offset):
 
 
 @triton.jit
+def looped_coordinates_kernel(o, n, D: tl.constexpr, B: tl.constexpr):
+    for start in range(0, n, B):
+        i = start + tl.arange(0, B)
+        tl.store(o + i, (i // D) * 1000 + i % D)
+    for start in range(8, n, B):
+        i = start + tl.arange(0, B)
+        tl.store(o + n + i, (i // D) * 1000 + i % D)
+
+
+@pytest.mark.parametrize("divisor", [4, 32, 128])
+def test_coordinates_counted_by_a_loop(divisor):
+    o, n = torch.zeros(512 + 64, dtype=torch.int32), 256
+    launch(looped_coordinates_kernel, (1,), o, n, D=divisor, B=32)
+    i = torch.arange(n + 8)
+    expected = (i // divisor * 1000 + i % divisor).int()
+    assert torch.equal(o[:n], expected[:n]) and torch.equal(o[n + 8 : 2 * n + 8], expected[8:])
+
+
+@triton.jit
 def checked_kernel(x, i, o, n, B: tl.constexpr):
     offset = tl.program_id(0) * B + tl.arange(0, B)
     index = tl.load(i + offset)

@@ -59,10 +59,17 @@ def divide_ranges(function: Function) -> None:
     device's compiler sees loads that all lanes share and others that are contiguous.
     """
     assert function.body is not None
+    multiples: dict[Value, int] = {}
+    for op in walk(function.body):
+        if op.name == "scf.for":
+            lower, _, step = op.operands[:3]
+            if _is_not_negative(lower, multiples) and (_constant(step) or 0) > 0:
+                counter = op.regions[0].entry.args[0]
+                multiples[counter] = min(_multiple_of(lower, multiples), _multiple_of(step, multiples))
     for block in _blocks(function.body):
         ops: list[Op] = []
         for op in block.ops:
-            ops += _divided(op) or [op]
+            ops += _divided(op, multiples) or [op]
         block.ops = ops
 
 
@@ -78,8 +85,8 @@ def _blocks(region: Region) -> Iterator[Block]:
 RANGE_BITS = "range_bits"
 
 
-def _divided(op: Op) -> list[Op] | None:
-    """The ops that stand for a division, or None where it stays."""
+def _divided(op: Op, multiples: dict[Value, int]) -> list[Op] | None:
+    """The ops that stand for a division, or None where it stays; ``multiples``: see :func:`_multiple_of`."""
     if op.name not in ("arith.divsi", "arith.divui", "arith.remsi", "arith.remui") or not op.results[0].is_tensor:
         return None
     divisor = _constant(op.operands[1])
@@ -89,7 +96,7 @@ def _divided(op: Op) -> list[Op] | None:
     if found is None:
         return None
     scalars, (ranged, dim) = found
-    multiple = min([divisor, *map(_multiple_of, scalars)])
+    multiple = min([divisor, *(_multiple_of(s, multiples) for s in scalars)])
     assert isinstance(ranged.type, Tensor)
     if multiple < divisor and ranged.type.shape[dim] > multiple:
         return None
@@ -176,28 +183,33 @@ def _range_dimension(value: Value) -> int | None:
     return None
 
 
-def _multiple_of(value: Value) -> int:
-    """A power of two that divides the scalar, which is known not to be negative; 1 where nothing is known."""
+def _multiple_of(value: Value, multiples: dict[Value, int]) -> int:
+    """A power of two that divides the scalar, which is known not to be negative; 1 where nothing is known.
+
+    ``multiples`` has it for the counters of loops.
+    """
+    if value in multiples:
+        return multiples[value]
     op = _owner(value)
     if op is None:
         return 1
     if op.name == "arith.constant":
         number = int(op.attrs["value"])
         return number & -number if number > 0 else 1 << 31 if number == 0 else 1
-    factors = [_multiple_of(o) for o in op.operands]
-    if op.name == "arith.muli" and all(map(_is_not_negative, op.operands)):
-        return factors[0] * factors[1]
-    if op.name == "arith.addi" and all(map(_is_not_negative, op.operands)):
-        return min(factors)
+    if op.name in ("arith.muli", "arith.addi") and all(_is_not_negative(o, multiples) for o in op.operands):
+        a, b = (_multiple_of(o, multiples) for o in op.operands)
+        return a * b if op.name == "arith.muli" else min(a, b)
     return 1
 
 
-def _is_not_negative(value: Value) -> bool:
+def _is_not_negative(value: Value, multiples: dict[Value, int]) -> bool:
+    if value in multiples:
+        return True
     op = _owner(value)
     if op is None:
         return False
     if op.name == "arith.constant":
         return int(op.attrs["value"]) >= 0
     return op.name == "tt.get_program_id" or (
-        op.name in ("arith.muli", "arith.addi") and all(map(_is_not_negative, op.operands))
+        op.name in ("arith.muli", "arith.addi") and all(_is_not_negative(o, multiples) for o in op.operands)
     )
