@@ -7,6 +7,7 @@ worth less there than the seconds of compiling it costs. ``max_autotune`` still 
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from types import ModuleType
@@ -15,6 +16,9 @@ from typing import Any
 # Elements of a work-group's tile: enough to hide the cost of starting it, few enough that several live values stay in
 # the first-level cache.
 _TILE_ELEMENTS = 2048
+
+# Elements of a tile whose accumulators the device's compiler keeps in registers: sixteen registers of sixteen lanes.
+_REGISTER_ELEMENTS = 256
 
 # Of f32 in a cache line, which is also a register's worth.
 _LINE_ELEMENTS = 16
@@ -31,7 +35,7 @@ def apply_to_autotuner(module: ModuleType) -> None:
         device = (kwargs.get("triton_meta") or {}).get("device")
         tuned = meta.get("max_autotune") or meta.get("max_autotune_pointwise")
         if size_hints and on_cpu(device) and not tuned and kind in (kinds.REDUCTION, kinds.PERSISTENT_REDUCTION):
-            configs = [nearest(configs, size_hints)]
+            configs = [in_registers(nearest(configs, size_hints), size_hints, meta.get("tiling_scores"))]
         elif size_hints and on_cpu(device) and not tuned and kind == kinds.POINTWISE:
             # Inductor lists square tiles first; they serve whichever of two dimensions is contiguous.
             configs = [nearest(configs, size_hints)] if len(size_hints) == 1 else configs[:1]
@@ -65,6 +69,24 @@ def nearest(configs: Sequence[Any], size_hints: dict[str, int]) -> Any:
         return all(b >= min(_LINE_ELEMENTS, s) for b, s in zip(blocks(config), size_hints.values(), strict=True))
 
     return min([c for c in configs if square(c)] or configs, key=distance)
+
+
+def in_registers(config: Any, size_hints: dict[str, int], scores: dict[str, float] | None) -> Any:
+    """The configuration of a looped reduction with a tile whose accumulators stay in registers.
+
+    ``scores`` is Inductor's estimate of how much memory is contiguous along each dimension.
+    """
+    if "R0_BLOCK" not in config.kwargs or set(size_hints) != {"x", "r0_"}:
+        return config
+    if size_hints["x"] < _LINE_ELEMENTS:
+        x = 1
+    elif scores:
+        x = 4 * _LINE_ELEMENTS if scores.get("x", 0) > scores.get("r0_", 0) else 1
+    else:
+        x = 1 if config.kwargs["XBLOCK"] < _LINE_ELEMENTS else _LINE_ELEMENTS
+    config = copy.deepcopy(config)
+    config.kwargs.update(XBLOCK=x, R0_BLOCK=_REGISTER_ELEMENTS // x)
+    return config
 
 
 def no_gpu_estimates(module: ModuleType) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from anyxpu.triton import layout as layouts
 from anyxpu.triton import tables
-from anyxpu.triton.emit import Array, Emitter, Handler, bit_expression
+from anyxpu.triton.emit import Array, Emitter, Handler, Loop, bit_expression
 from anyxpu.triton.ir import Op, Tensor, Value
-from anyxpu.triton.layout import BitMap, Layout, axis_bits, flat, unflat
+from anyxpu.triton.layout import BitMap, Layout, axis_bits, flat, log2, unflat
 from anyxpu.triton.move import exchange, move, tensor_type
 
 # Combine functions of one such op give bitwise the same whichever operand comes first.
@@ -113,6 +113,8 @@ def _reduce_registers(a: _Axis) -> list[Array]:
         with e.loop(kept) as loop:
             a.set(totals, loop.counter, [loop.value(v) for v in a.values])
         return totals
+    if kept == 1 and len(along) > log2(ACCUMULATORS):
+        return _accumulate(a, totals)
     *lower, top = along
     bases = BitMap(tuple(1 << i for i in (*across, *lower)))
     count = kept << len(lower)
@@ -123,15 +125,41 @@ def _reduce_registers(a: _Axis) -> list[Array]:
         a.set(partial, loop.counter, a.combine(low, high))
     if not lower:
         return totals
-    h, i = e.fresh("h"), e.fresh("k")
-    halving = e.braces(f"for (int {h} = {count // 2}; {h} >= {kept}; {h} >>= 1)")
-    with halving, e.braces(f"for (int {i} = 0; {i} < {h}; ++{i})"):
-        low = a.hold([p.element(i) for p in partial])
-        high = a.hold([p.element(f"{i} + {h}") for p in partial])
-        a.set(partial, i, a.combine(low, high))
+    for h in (count >> i for i in range(1, len(lower) + 1)):
+        with e.loop(h) as loop:
+            i = loop.counter if h > 1 else "0"
+            low = a.hold([p.element(i) for p in partial])
+            high = a.hold([p.element(f"{i} + {h}") for p in partial])
+            a.set(partial, i, a.combine(low, high))
     with e.loop(kept) as loop:
         index = loop.counter if kept > 1 else "0"
         a.set(totals, loop.counter, [p.element(index) for p in partial])
+    return totals
+
+
+# Independent partial results that hide the latency of combining.
+ACCUMULATORS = 4
+
+
+def _accumulate(a: _Axis, totals: list[Array]) -> list[Array]:
+    """One row in a lane's registers: a few variables that take in turn what comes."""
+    e = a.e
+    along = [1 << i for i in a.along(a.layout.reg)]
+    inner, outer = along[: log2(ACCUMULATORS)], along[log2(ACCUMULATORS) :]
+    starts = [sum(b for bit, b in enumerate(inner) if j >> bit & 1) for j in range(ACCUMULATORS)]
+    with e.loop(1) as loop:
+        partial = [a.hold([loop.value(v, BitMap((), start)) for v in a.values]) for start in starts]
+    loop = Loop(e, 1 << len(outer))
+    k = loop.counter
+    with e.braces(f"for (int {k} = 1; {k} < {loop.count}; ++{k})"):
+        for start, mine in zip(starts, partial, strict=True):
+            index = BitMap(tuple(outer), start)
+            combined = a.hold(a.combine(mine, [loop.value(v, index) for v in a.values]))
+            for name, x in zip(mine, combined, strict=True):
+                e.line(f"{name} = {x};")
+    while len(partial) > 1:
+        partial = [a.hold(a.combine(x, y)) for x, y in zip(partial[::2], partial[1::2], strict=True)]
+    a.set(totals, "0", partial[0])
     return totals
 
 
