@@ -35,7 +35,13 @@ def product_kernel(a, b, o, K, B: tl.constexpr):
     tl.store(o + m * B + n, total)
 
 
+@triton.jit
+def atomic_kernel(x, B: tl.constexpr):
+    tl.atomic_add(x + tl.arange(0, B), 1.0)
+
+
 SOURCES = {
+    "atomic_kernel": (atomic_kernel, {"x": "*fp32", "B": "constexpr"}, {"B": 64}),
     "softmax_kernel": (softmax_kernel, {"x": "*fp32", "o": "*fp32", "n": "i32", "B": "constexpr"}, {"B": 1024}),
     "product_kernel": (
         product_kernel,

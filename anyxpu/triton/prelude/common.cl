@@ -146,11 +146,17 @@ AX_ATOMIC_16(add, i16, short, (short)(old + v))
     } while (seen != was);                                                                       \
     return old;                                                                                  \
   }
+#if defined(cl_khr_fp64) || defined(__opencl_c_fp64) /* some GPUs have no f64, not even its type */
+#define AX_ATOMIC_F64(kind, x)                                                                   \
+  AX_ATOMIC_FLOAT(kind, f64, double, double, ulong, as_double, as_ulong,                         \
+                  ax_atomic_cas_i64((__global long*)p, (long)was, (long)as_ulong(x)), x)
+#else
+#define AX_ATOMIC_F64(kind, x)
+#endif
 #define AX_ATOMIC_FLOAT_KIND(kind, x)                                                            \
   AX_ATOMIC_FLOAT(kind, f32, float, float, uint, as_float, as_uint,                              \
                   ax_atomic_cas_i32((__global int*)p, (int)was, (int)as_uint(x)), x)             \
-  AX_ATOMIC_FLOAT(kind, f64, double, double, ulong, as_double, as_ulong,                         \
-                  ax_atomic_cas_i64((__global long*)p, (long)was, (long)as_ulong(x)), x)         \
+  AX_ATOMIC_F64(kind, x)                                                                         \
   AX_ATOMIC_FLOAT(kind, f16, float, ushort, ushort, ax_from_bits_f16, ax_bits_f16,               \
                   ax_atomic_cas16(p, was, ax_bits_f16(ax_round_f16(x))), x)                      \
   AX_ATOMIC_FLOAT(kind, bf16, float, ushort, ushort, ax_from_bits_bf16, ax_bits_bf16,            \
