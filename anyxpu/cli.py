@@ -99,12 +99,18 @@ def _bench_command(name: str) -> None:
         json_file: JsonFile = None,
     ) -> None:
         from anyxpu.bench import Request
+        from anyxpu.ocloc import OclocError
 
         chosen = tuple(part.strip() for part in only.split(",") if part.strip()) if only else ()
         if unknown := sorted(set(chosen) - set(suite.case_names())):
             known = ", ".join(suite.case_names()) or "none"
             raise typer.BadParameter(f"no case {', '.join(unknown)}; there are: {known}", param_hint="--only")
-        _finish(suite.load()(Request(quick=quick, rounds=rounds, only=chosen)), json_file)
+        try:
+            report = suite.load()(Request(quick=quick, rounds=rounds, only=chosen))
+        except OclocError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(1) from None
+        _finish(report, json_file)
 
     bench_app.command(name, help=suite.summary)(command)
 

@@ -490,3 +490,33 @@ def test_a_failed_device_assertion_is_printed_and_the_rest_goes_on(run_python):
         PYTHONPATH=str(Path(__file__).parents[1]),
     ).stdout
     assert shown.count("index out of bounds") == 1 and "checked_kernel" in shown
+
+
+@triton.jit
+def choosing_kernel(x, m, o, p, B: tl.constexpr):
+    i = tl.arange(0, B)
+    v, chosen = tl.load(x + i), tl.load(m + i) != 0
+    up, down, turned = tl.cumsum(v, 0), tl.cumsum(v, 0, reverse=True), tl.flip(v, 0)
+    first = tl.where(chosen, up, tl.where(v > 0, down, turned))
+    second = tl.where(chosen, turned, up)
+    if tl.sum(v, 0) > 0:
+        second = tl.where(chosen, down, first)
+    for _ in range(3):
+        first, second = tl.where(v > 1, second, first), tl.where(chosen, first + 1, up)
+    tl.store(o + i, first)
+    tl.store(p + i, second)
+
+
+@pytest.mark.parametrize("size", [16, 32, 64, 128, 256, 512, 2048])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_choice_between_arrays_takes_the_right_elements(size, sign):
+    x, m = torch.randint(-3, 4, (size,)).float(), torch.randint(0, 2, (size,), dtype=torch.int32)
+    x[0] = sign * (x.abs().sum() + 1)
+    o, p = torch.zeros(size), torch.zeros(size)
+    launch(choosing_kernel, (1,), x, m, o, p, B=size)
+    chosen, up, down, turned = m != 0, x.cumsum(0), x.flip(0).cumsum(0).flip(0), x.flip(0)
+    first = torch.where(chosen, up, torch.where(x > 0, down, turned))
+    second = torch.where(chosen, down, first) if x.sum() > 0 else torch.where(chosen, turned, up)
+    for _ in range(3):
+        first, second = torch.where(x > 1, second, first), torch.where(chosen, first + 1, up)
+    assert torch.equal(o, first) and torch.equal(p, second)

@@ -76,7 +76,7 @@ def in_registers(config: Any, size_hints: dict[str, int], scores: dict[str, floa
 
     ``scores`` is Inductor's estimate of how much memory is contiguous along each dimension.
     """
-    if "R0_BLOCK" not in config.kwargs or set(size_hints) != {"x", "r0_"}:
+    if not {"XBLOCK", "R0_BLOCK"} <= set(config.kwargs) or set(size_hints) != {"x", "r0_"}:
         return config
     if size_hints["x"] < _LINE_ELEMENTS:
         x = 1

@@ -31,14 +31,14 @@ void** entry_of_is_built(at::CUDAHooksInterface& hooks) {
   return reinterpret_cast<void**>(table + words[0] - 1);
 }
 
-// Virtual tables lie in memory that the loader made read-only.
+// Virtual tables lie in memory that the loader made read-only. The page stays writable: it may hold other data, and
+// what it allowed before is not known.
 void write_read_only(void** entry, void* value) {
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   void* start = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(entry) & ~(page - 1));
   TORCH_CHECK(mprotect(start, page, PROT_READ | PROT_WRITE) == 0,
               "anyxpu: cannot make xpu the accelerator: mprotect: ", std::strerror(errno));
   *entry = value;
-  mprotect(start, page, PROT_READ);
 }
 
 }  // namespace

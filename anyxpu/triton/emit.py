@@ -3,9 +3,9 @@
 A scalar is a C variable, the same in every work-item. A tensor is, in each work-item, as many elements as its layout
 has registers. Elementwise ops are not printed one by one: they wait in a list, and when something needs their values
 (:meth:`Emitter.flush`) they are printed as few loops over the register number as their dependences allow, with C
-variables for what stays inside a loop and arrays for what leaves it. Loops are left rolled: the device's
-compiler unrolls what it likes, and rolled loops over arrays were both faster to compile and to run on Intel's CPU
-driver than unrolled ones.
+variables for what stays inside a loop and arrays for what leaves it. Loops over at most UNROLL_LIMIT registers are
+unrolled, so that their arrays become registers; longer ones are left rolled, which was faster to compile and, for what
+is not accumulated, no slower to run on Intel's CPU driver.
 
 Ops that are cheap and pure (index arithmetic, masks, splats, ranges, and everything that only renames registers) have
 no place of their own: they are printed inside each loop that wants them.
@@ -53,7 +53,11 @@ class Array:
         return ()
 
     def at(self, loop: Loop, value: Value, index: BitMap) -> str:
-        return self.element(loop.register(index))
+        element = self.element(loop.register(index))
+        if self.registers == 1 or self.item:
+            return element
+        # Read before it is chosen: see storage.py for what a choice between two private arrays comes to.
+        return loop.temporary(self.type, element)
 
     def element(self, index: str) -> str:
         if self.registers == 1:

@@ -31,7 +31,7 @@ class Dialect:
         name: also the name of its prelude file.
         options: what the source is built with.
         sub_group_attribute: prints the attribute that fixes the sub-group size.
-        local_arrays: arrays are in local memory (see :mod:`anyxpu.triton.storage`), else private.
+        local_arrays: all but small arrays are in local memory (see :mod:`anyxpu.triton.storage`), else private.
         matrix: products go to a matrix engine (see :mod:`anyxpu.triton.matrix`).
     """
 

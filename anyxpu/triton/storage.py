@@ -5,6 +5,9 @@ optimiser chooses between their addresses and loads once, while its vectoriser h
 a way that such a load does not follow; results are then silently wrong (seen with driver 2026.22.10). So arrays there
 are in local memory, which on a CPU is ordinary memory, with the lanes side by side: loads and stores have unit stride
 as the text says, and nothing is left to guess. Arrays that are never needed at the same time share their memory.
+
+Small arrays (emit.UNROLL_LIMIT) are private all the same, because they end up in registers: every loop over them is
+unrolled, so that no index is left, and an element is read into a variable before anything chooses between two.
 """
 
 from __future__ import annotations

@@ -26,15 +26,3 @@ ANYXPU_EXPORT void anyxpu_sycl_release_parts(sycl::device* device, sycl::context
   delete device;
   delete context;
 }
-
-// A new queue beside the given one, on its device and in its context; to be given back with
-// anyxpu_sycl_release_queue. Null where SYCL refuses it.
-ANYXPU_EXPORT sycl::queue* anyxpu_sycl_private_queue(const sycl::queue* queue) {
-  try {
-    return new sycl::queue(queue->get_context(), queue->get_device(), sycl::property::queue::in_order());
-  } catch (const std::exception&) {
-    return nullptr;
-  }
-}
-
-ANYXPU_EXPORT void anyxpu_sycl_release_queue(sycl::queue* queue) { delete queue; }
