@@ -51,10 +51,10 @@ def place(lines: list[str], requests: Sequence[Request], jumps: bool) -> tuple[l
     for request in requests:
         end = len(lines) if jumps else last[request.name]
         index = _fit(slots.setdefault(request.c_type, []), request, end)
-        pointer = f"__local {request.c_type}*"
+        pointer = f"{request.c_type} __local*"  # in this order, as the elements may be pointers to global memory
         lines[request.line] = f"{'  ' * request.depth}{pointer} const {request.name} = {_slot(request.c_type, index)};"
     declarations = [
-        f"  __local {c} {_slot(c, i)}[{elements}] __attribute__((aligned(64)));"
+        f"  {c} __local {_slot(c, i)}[{elements}] __attribute__((aligned(64)));"
         for c, of_type in slots.items()
         for i, (elements, _) in enumerate(of_type)
     ]

@@ -1,0 +1,193 @@
+"""Random kernels do on the device what NumPy says they mean; those that once failed are in ``tests/found``.
+
+``ANYXPU_FUZZ_KERNELS`` is how many are drawn. A kernel that fails is made as small as it still fails, and its
+file is named in the error: move it into ``tests/found``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from anyxpu.cache import cache_dir
+from tests.conftest import FULL
+from tests.fuzz_programs import KINDS, Argument, Program, draw_program
+
+FOUND = sorted((Path(__file__).parent / "found").glob("*.py"))
+KERNELS = int(os.environ.get("ANYXPU_FUZZ_KERNELS", "2000" if FULL else "80"))
+INTERPRETED = max(20, KERNELS // 20)
+
+# What the interpreter of Triton 3.7 refuses or gets wrong: bf16 (taken for 16-bit integers in masked loads), halves in
+# casts to f8, sorts and flips of floats, ~ of unsigned numbers, the type of a loop's counter, overflow inside a scan.
+NOT_INTERPRETED = re.compile(r"bfloat16|float8|~|tl\.(sort|topk|flip|associative_scan|cumsum|reduce)|for i")
+
+# Loose values come from functions that are good to a few last places, of numbers up to 400.
+TOLERANCE = {"f32": 2e-5, "f64": 1e-10}
+
+MODULE = """\
+# {reason}
+from numpy import array, float16, float32, float64, inf, int8, int16, int32, int64, nan, uint8, uint16, uint32, uint64
+
+{source}
+ARGUMENTS = {arguments}
+GRID = {grid}
+OPTIONS = {options}
+EXPECTED = {expected}
+"""
+
+
+def module(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def write(program: Program, expected: dict[str, Any], path: Path, reason: str) -> None:
+    """The kernel, its arguments and what it should leave in them, as a module."""
+    with np.printoptions(threshold=10**6, linewidth=118, floatmode="unique"):
+        arguments = [(a.name, a.kind.name, a.data, a.skip, a.output, a.loose) for a in program.arguments]
+        text = MODULE.format(
+            reason=reason,
+            source=program.source(),
+            arguments=repr(arguments),
+            grid=program.grid,
+            options=program.options,
+            expected=repr(expected),
+        )
+    path.write_text(text)
+
+
+def tensors(arguments: list[Argument], device: str) -> list[Any]:
+    """The arguments as a kernel takes them: arrays on the device, some of them not at an aligned address."""
+    out: list[Any] = []
+    for a in arguments:
+        if not isinstance(a.data, np.ndarray):
+            out.append(a.data)
+            continue
+        values = a.kind.tensor(a.data)
+        memory = torch.zeros(values.numel() + a.skip, dtype=values.dtype)
+        memory[a.skip :] = values
+        out.append(memory.to(device)[a.skip :])
+    return out
+
+
+def check(arguments: list[Argument], results: list[Any], expected: dict[str, Any]) -> None:
+    """Raise AssertionError unless every output is what was expected: exactly, or nearly where it is loose."""
+    for a, tensor in zip(arguments, results, strict=True):
+        if not a.output:
+            continue
+        got, wanted = a.kind.array(tensor.cpu()), expected[a.name]
+        if a.loose:
+            t = TOLERANCE[a.kind.name]
+            np.testing.assert_allclose(got, wanted, rtol=t, atol=t, err_msg=a.name)
+        else:
+            np.testing.assert_array_equal(got, wanted, err_msg=a.name)
+
+
+def run_on_device(kernel: Any, arguments: list[Argument], grid: int, options: dict[str, Any]) -> list[Any]:
+    moved = tensors(arguments, "xpu")
+    kernel[(grid,)](*moved, **options)
+    return moved
+
+
+def search(kernels: int) -> Any:
+    """Settings of a search: as many kernels, as long as it takes, and the smallest that fails."""
+    return settings(
+        max_examples=kernels,
+        deadline=None,
+        database=None,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+        report_multiple_bugs=False,
+    )
+
+
+def test_random_kernels_do_what_numpy_says():
+    last = cache_dir("failed") / f"fuzz-{os.getpid()}.py"
+    done = 0
+
+    @search(KERNELS)
+    @given(st.data())
+    def one(data):
+        nonlocal done
+        program = draw_program(lambda n: data.draw(st.integers(0, n - 1)) if n > 1 else 0)
+        expected = program.expected()
+        done += 1
+        # Written before it is run: should the process die, the kernel is known.
+        write(program, expected, last, "a kernel of tests/test_triton_fuzz.py that failed")
+        kernel = module(last).kernel
+        try:
+            check(program.arguments, run_on_device(kernel, program.arguments, program.grid, program.options), expected)
+        except Exception as error:
+            error.add_note(f"the kernel, its arguments and the expected results are in {last}")
+            raise
+
+    one()
+    assert done >= KERNELS // 2, "most drawings were the same, so that little was tested"
+    last.unlink()
+
+
+def arguments_of(made: Any) -> list[Argument]:
+    return [
+        Argument(name, KINDS[kind], data, skip=skip, output=output, loose=loose)
+        for name, kind, data, skip, output, loose in made.ARGUMENTS
+    ]
+
+
+def interpretable(program: Program) -> bool:
+    body = program.source().split("def kernel")[1]
+    return not NOT_INTERPRETED.search(body) and all(a.kind.name != "bf16" for a in program.arguments)
+
+
+INTERPRET = """
+    import sys
+    from pathlib import Path
+    sys.path.insert(0, {root!r})
+    from tests.test_triton_fuzz import arguments_of, check, module, tensors
+    for path in sorted(Path({folder!r}).glob("*.py")):
+        made = module(path)
+        arguments = arguments_of(made)
+        for device in ("cpu", "xpu"):
+            results = tensors(arguments, device)
+            try:
+                made.kernel[(made.GRID,)](*results)
+                check(arguments, results, made.EXPECTED)
+            except Exception as error:
+                sys.exit(f"{{path.read_text()}}{{error}}")
+        print("interpreted", path.stem)
+"""
+
+
+def test_numpys_meaning_is_the_interpreters(tmp_path, run_python):
+    """Without this, a mistake in what the tests expect and one in the compiler could hide each other."""
+    folder = tmp_path / "kernels"
+    folder.mkdir()
+    seed = drawn = 0
+    while drawn < INTERPRETED:
+        seed += 1
+        program = draw_program(random.Random(seed).randrange, steps=8, largest=256)
+        if interpretable(program):
+            drawn += 1
+            write(program, program.expected(), folder / f"kernel{drawn}.py", f"seed {seed}")
+    source = INTERPRET.format(root=str(Path(__file__).parents[1]), folder=str(folder))
+    done = run_python(source, TRITON_INTERPRET="1")
+    assert done.stdout.count("interpreted") == INTERPRETED
+
+
+@pytest.mark.parametrize("path", FOUND, ids=lambda p: p.stem)
+def test_a_kernel_that_once_failed_is_right(path):
+    made = module(path)
+    arguments = arguments_of(made)
+    check(arguments, run_on_device(made.kernel, arguments, made.GRID, made.OPTIONS), made.EXPECTED)
