@@ -103,9 +103,16 @@ def _utils(module: ModuleType) -> None:
     heuristics.no_gpu_estimates(module)
 
 
+def _choices(module: ModuleType) -> None:
+    from anyxpu.inductor import heuristics
+
+    heuristics.longer_rows(module)
+
+
 # module -> what is done to it once it has been imported
 _CHANGES: dict[str, Change] = {
     "torch._inductor.async_compile": _compile_workers,
+    "torch._inductor.choices": _choices,
     "torch._inductor.codecache": _graph_cache,
     "torch._inductor.decomposition": _decompositions,
     "torch._inductor.fx_passes.pad_mm": _padding,

@@ -20,6 +20,9 @@ _TILE_ELEMENTS = 2048
 # Elements of a tile whose accumulators the device's compiler keeps in registers: sixteen registers of sixteen lanes.
 _REGISTER_ELEMENTS = 256
 
+# Elements of a row that is kept whole: 16 KiB of f32, which leaves half of the smallest first-level cache for the rest.
+_ROW_ELEMENTS = 4096
+
 # Of f32 in a cache line, which is also a register's worth.
 _LINE_ELEMENTS = 16
 
@@ -35,7 +38,10 @@ def apply_to_autotuner(module: ModuleType) -> None:
         device = (kwargs.get("triton_meta") or {}).get("device")
         tuned = meta.get("max_autotune") or meta.get("max_autotune_pointwise")
         if size_hints and on_cpu(device) and not tuned and kind in (kinds.REDUCTION, kinds.PERSISTENT_REDUCTION):
-            configs = [in_registers(nearest(configs, size_hints), size_hints, meta.get("tiling_scores"))]
+            config = nearest(configs, size_hints)
+            if kind == kinds.REDUCTION:
+                config = in_registers(config, size_hints, meta.get("tiling_scores"))
+            configs = [one_row(config, size_hints)]
         elif size_hints and on_cpu(device) and not tuned and kind == kinds.POINTWISE:
             # Inductor lists square tiles first; they serve whichever of two dimensions is contiguous.
             configs = [nearest(configs, size_hints)] if len(size_hints) == 1 else configs[:1]
@@ -87,6 +93,46 @@ def in_registers(config: Any, size_hints: dict[str, int], scores: dict[str, floa
     config = copy.deepcopy(config)
     config.kwargs.update(XBLOCK=x, R0_BLOCK=_REGISTER_ELEMENTS // x)
     return config
+
+
+def one_row(config: Any, size_hints: dict[str, int]) -> Any:
+    """The configuration of a persistent reduction with long rows, one row at a time.
+
+    Inductor makes rows longer than 64 persistent only where they are contiguous, so that one of them is long enough
+    a read, and several would only push each other out of the first-level cache.
+    """
+    if set(size_hints) != {"x", "r0_"} or "R0_BLOCK" in config.kwargs or size_hints["r0_"] < _REGISTER_ELEMENTS:
+        return config
+    config = copy.deepcopy(config)
+    config.kwargs["XBLOCK"] = 1
+    return config
+
+
+def longer_rows(module: ModuleType) -> None:
+    """Let ``torch._inductor.choices`` keep longer contiguous rows whole on a CPU device.
+
+    A kernel that keeps its row reads it once; one that loops reads it once for each pass, and computes what the passes
+    have in common again. A GPU's registers bound the row in-tree; here its place is the first-level cache.
+    """
+    from torch._inductor import config
+    from torch._inductor.runtime.hints import ReductionHint
+    from torch._inductor.virtualized import V
+
+    original = module.InductorChoices.should_use_persistent_reduction
+
+    def should_use_persistent_reduction(features: Any, cooperative_reduction: bool) -> bool:
+        if original(features, cooperative_reduction):
+            return True
+        return bool(
+            config.triton.persistent_reductions
+            and not cooperative_reduction
+            and features.get_reduction_hint() == ReductionHint.INNER
+            and V.graph.get_current_device_or_throw().type == "xpu"
+            and _only_cpu_devices()
+            and V.graph.sizevars.statically_known_leq(features.reduction_numel, _ROW_ELEMENTS)
+        )
+
+    module.InductorChoices.should_use_persistent_reduction = staticmethod(should_use_persistent_reduction)
 
 
 def no_gpu_estimates(module: ModuleType) -> None:

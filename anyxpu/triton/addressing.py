@@ -10,9 +10,8 @@ no program whose masks are right depends on it; hashes and random numbers are no
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 
-from anyxpu.triton.ir import Block, Function, Op, Region, Scalar, Tensor, Type, Value, walk
+from anyxpu.triton.ir import Function, Op, Pointer, Scalar, Tensor, Type, Value, blocks, walk
 
 _LINEAR = frozenset({"arith.addi", "arith.subi", "arith.muli"})
 _TRANSPARENT = frozenset({"arith.extsi", "tt.splat", "tt.broadcast", "tt.expand_dims", "ttg.convert_layout"})
@@ -66,19 +65,11 @@ def divide_ranges(function: Function) -> None:
             if _is_not_negative(lower, multiples) and (_constant(step) or 0) > 0:
                 counter = op.regions[0].entry.args[0]
                 multiples[counter] = min(_multiple_of(lower, multiples), _multiple_of(step, multiples))
-    for block in _blocks(function.body):
+    for block in blocks(function.body):
         ops: list[Op] = []
         for op in block.ops:
-            ops += _divided(op, multiples) or [op]
+            ops += _divided(op, multiples) or _compared(op, multiples) or [op]
         block.ops = ops
-
-
-def _blocks(region: Region) -> Iterator[Block]:
-    for block in region.blocks:
-        yield block
-        for op in block.ops:
-            for inner in op.regions:
-                yield from _blocks(inner)
 
 
 # The name of the op that gives some bits of a range: coordinate ``dim``, shifted right by ``shift``, and ``mask``.
@@ -113,6 +104,53 @@ def _divided(op: Op, multiples: dict[Value, int]) -> list[Op] | None:
     splat = maker.add("tt.splat", [part], op.result.type)
     ranged_part = maker.add(RANGE_BITS, [], op.result.type, **bits)
     return [*maker.ops, _renamed(Op("arith.addi", [splat, ranged_part]), op.result)]
+
+
+def _compared(op: Op, multiples: dict[Value, int]) -> list[Op] | None:
+    """The ops that stand for ``scalars + range < bound``, without the range's bits that cannot decide it.
+
+    Where the scalars and the bound are multiples of a power of two, that is as true of an element as of the first
+    of its aligned group of so many. A mask that all lanes share is a branch, and no mask on their loads and stores.
+    """
+    if op.name != "arith.cmpi" or op.words[0] not in ("slt", "sge") or not op.operands[0].is_tensor:
+        return None
+    left, right = op.operands
+    owner = _owner(left)
+    if owner is not None and owner.name == "arith.extsi":
+        left = owner.operands[0]
+    found = _scalars_and_range(left)
+    if found is None:
+        return None
+    scalars, (ranged, dim) = found
+    bound = _constant(right)
+    splat = _splat(right) if bound is None else None
+    assert isinstance(ranged.type, Tensor) and isinstance(left.type, Tensor)
+    if bound is not None:
+        if not 0 < bound < 1 << 31:
+            return None
+        step = bound & -bound
+    elif splat is not None and right.type == left.type:
+        step = _multiple_of(splat[0][0], multiples)
+    else:
+        return None
+    step = min([step, *(_multiple_of(s, multiples) for s in scalars)])
+    if step < 2 or step & (step - 1):
+        return None
+    maker = _Maker(op.result)
+    assert not isinstance(left.type.element, Pointer)
+    number = left.type.element
+    limit = splat[0][0] if splat is not None else maker.add("arith.constant", [], number, value=bound)
+    total = scalars[0] if scalars else maker.add("arith.constant", [], number, value=0)
+    for scalar in scalars[1:]:
+        total = maker.add("arith.addi", [total, scalar], number)
+    if ranged.type.shape[dim] <= step:
+        decided = maker.add("arith.cmpi", [total, limit], Scalar("i1"))
+        maker.ops[-1].words = list(op.words)
+        return [*maker.ops, _renamed(Op("tt.splat", [decided]), op.result)]
+    coarse = maker.add(RANGE_BITS, [], left.type, dim=dim, shift=0, mask=-step)
+    sides = [maker.add("tt.splat", [v], left.type) for v in (total, limit)]
+    first = maker.add("arith.addi", [sides[0], coarse], left.type)
+    return [*maker.ops, _renamed(Op("arith.cmpi", [first, sides[1]], words=list(op.words)), op.result)]
 
 
 def _renamed(op: Op, result: Value) -> Op:
@@ -175,6 +213,10 @@ def _range_dimension(value: Value) -> int | None:
         return None
     if op.name == "tt.make_range":
         return 0 if op.attrs["start"] == 0 else None
+    if op.name == RANGE_BITS:
+        assert isinstance(value.type, Tensor)
+        dim, last = int(op.attrs["dim"]), value.type.shape[int(op.attrs["dim"])] - 1
+        return dim if op.attrs["shift"] == 0 and int(op.attrs["mask"]) & last == last else None
     if op.name in ("tt.broadcast", "ttg.convert_layout"):
         return _range_dimension(op.operands[0])
     if op.name == "tt.expand_dims":
@@ -192,10 +234,12 @@ def _multiple_of(value: Value, multiples: dict[Value, int]) -> int:
         return multiples[value]
     op = _owner(value)
     if op is None:
-        return 1
+        return value.multiple & -value.multiple
     if op.name == "arith.constant":
         number = int(op.attrs["value"])
         return number & -number if number > 0 else 1 << 31 if number == 0 else 1
+    if op.name in ("arith.remsi", "arith.remui") and _is_not_negative(op.operands[0], multiples):
+        return min(_multiple_of(o, multiples) for o in op.operands)
     if op.name in ("arith.muli", "arith.addi") and all(_is_not_negative(o, multiples) for o in op.operands):
         a, b = (_multiple_of(o, multiples) for o in op.operands)
         return a * b if op.name == "arith.muli" else min(a, b)
@@ -210,6 +254,6 @@ def _is_not_negative(value: Value, multiples: dict[Value, int]) -> bool:
         return False
     if op.name == "arith.constant":
         return int(op.attrs["value"]) >= 0
-    return op.name == "tt.get_program_id" or (
-        op.name in ("arith.muli", "arith.addi") and all(_is_not_negative(o, multiples) for o in op.operands)
-    )
+    if op.name in ("arith.muli", "arith.addi", "arith.divsi", "arith.remsi"):
+        return all(_is_not_negative(o, multiples) for o in op.operands)
+    return op.name == "tt.get_program_id"

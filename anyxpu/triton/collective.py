@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from anyxpu.triton import layout as layouts
 from anyxpu.triton import tables
-from anyxpu.triton.emit import Array, Emitter, Handler, Loop, bit_expression
+from anyxpu.triton.emit import UNROLL_LIMIT, Array, Emitter, Handler, Loop, bit_expression
 from anyxpu.triton.ir import Op, Tensor, Value
 from anyxpu.triton.layout import BitMap, Layout, axis_bits, flat, log2, unflat
 from anyxpu.triton.move import exchange, move, tensor_type
@@ -103,64 +103,42 @@ def _without_axis(a: _Axis) -> Layout:
     return Layout(tuple(left.reg[i] for i in a.across(a.layout.reg)), left.lane, left.warp)
 
 
-def _reduce_registers(a: _Axis) -> list[Array]:
-    """Pairwise over the registers along the axis: short dependence chains, and small rounding errors."""
-    e = a.e
-    across, along = a.across(a.layout.reg), a.along(a.layout.reg)
-    kept = 1 << len(across)
-    totals = [e.declare(v.element, kept) for v in a.values]
-    if not along:
-        with e.loop(kept) as loop:
-            a.set(totals, loop.counter, [loop.value(v) for v in a.values])
-        return totals
-    if kept == 1 and len(along) > log2(ACCUMULATORS):
-        return _accumulate(a, totals)
-    *lower, top = along
-    bases = BitMap(tuple(1 << i for i in (*across, *lower)))
-    count = kept << len(lower)
-    partial = totals if not lower else [e.declare(v.element, count) for v in a.values]
-    with e.loop(count) as loop:
-        low = [loop.value(v, bases) for v in a.values]
-        high = [loop.value(v, BitMap(bases.bases, 1 << top)) for v in a.values]
-        a.set(partial, loop.counter, a.combine(low, high))
-    if not lower:
-        return totals
-    for h in (count >> i for i in range(1, len(lower) + 1)):
-        with e.loop(h) as loop:
-            i = loop.counter if h > 1 else "0"
-            low = a.hold([p.element(i) for p in partial])
-            high = a.hold([p.element(f"{i} + {h}") for p in partial])
-            a.set(partial, i, a.combine(low, high))
-    with e.loop(kept) as loop:
-        index = loop.counter if kept > 1 else "0"
-        a.set(totals, loop.counter, [p.element(index) for p in partial])
-    return totals
-
-
 # Independent partial results that hide the latency of combining.
 ACCUMULATORS = 4
 
 
-def _accumulate(a: _Axis, totals: list[Array]) -> list[Array]:
-    """One row in a lane's registers: a few variables that take in turn what comes."""
+def _reduce_registers(a: _Axis) -> list[Array]:
+    """Over the registers along the axis: for each row a few variables that take in turn what comes."""
     e = a.e
-    along = [1 << i for i in a.along(a.layout.reg)]
+    across, along = ([1 << i for i in bits(a.layout.reg)] for bits in (a.across, a.along))
+    totals = [e.declare(v.element, 1 << len(across)) for v in a.values]
     inner, outer = along[: log2(ACCUMULATORS)], along[log2(ACCUMULATORS) :]
-    starts = [sum(b for bit, b in enumerate(inner) if j >> bit & 1) for j in range(ACCUMULATORS)]
-    with e.loop(1) as loop:
-        partial = [a.hold([loop.value(v, BitMap((), start)) for v in a.values]) for start in starts]
-    loop = Loop(e, 1 << len(outer))
-    k = loop.counter
-    with e.braces(f"for (int {k} = 1; {k} < {loop.count}; ++{k})"):
+    starts = [sum(b for bit, b in enumerate(inner) if j >> bit & 1) for j in range(1 << len(inner))]
+    with e.loop(totals[0].registers) as row:
+        partial = [a.hold([row.value(v, BitMap(tuple(across), start)) for v in a.values]) for start in starts]
+        if outer:
+            _accumulate(a, partial, row, BitMap((*across, *outer)), starts)
+        while len(partial) > 1:
+            partial = [a.hold(a.combine(x, y)) for x, y in zip(partial[::2], partial[1::2], strict=True)]
+        a.set(totals, row.counter, partial[0])
+    return totals
+
+
+def _accumulate(a: _Axis, partial: list[list[str]], row: Loop, places: BitMap, starts: list[int]) -> None:
+    """Combine into ``partial`` what else its row has; ``places``: the register for the row's and the rest's bits."""
+    e = a.e
+    loop = Loop(e, 1 << len(places.bases))
+    rest = e.fresh("k")
+    if e.layout(a.values[0]).registers <= UNROLL_LIMIT:
+        e.line("#pragma unroll")
+    with e.braces(f"for (int {rest} = 1; {rest} < {loop.count // row.count}; ++{rest})"):
+        shift = log2(row.count)
+        e.line(f"const int {loop.counter} = " + (f"({rest} << {shift}) | {row.counter};" if shift else f"{rest};"))
         for start, mine in zip(starts, partial, strict=True):
-            index = BitMap(tuple(outer), start)
+            index = BitMap(places.bases, start)
             combined = a.hold(a.combine(mine, [loop.value(v, index) for v in a.values]))
             for name, x in zip(mine, combined, strict=True):
                 e.line(f"{name} = {x};")
-    while len(partial) > 1:
-        partial = [a.hold(a.combine(x, y)) for x, y in zip(partial[::2], partial[1::2], strict=True)]
-    a.set(totals, "0", partial[0])
-    return totals
 
 
 def _reduce_lanes(a: _Axis, totals: list[Array]) -> None:

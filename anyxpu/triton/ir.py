@@ -100,12 +100,15 @@ class Encoding:
 
 
 class Value:
-    """What one operation or block argument defines."""
+    """What one operation or block argument defines.
 
-    __slots__ = ("name", "owner", "type")
+    ``multiple`` divides a number that is an argument of the kernel: Triton compiles kernels for such numbers apart.
+    """
+
+    __slots__ = ("multiple", "name", "owner", "type")
 
     def __init__(self, name: str, type: Type, owner: Op | Block | None = None) -> None:
-        self.name, self.type, self.owner = name, type, owner
+        self.name, self.type, self.owner, self.multiple = name, type, owner, 1
 
     @property
     def element(self) -> Scalar | Pointer:
@@ -187,3 +190,12 @@ def walk(region: Region) -> Iterator[Op]:
             yield op
             for inner in op.regions:
                 yield from walk(inner)
+
+
+def blocks(region: Region) -> Iterator[Block]:
+    """Every block of ``region`` and below it."""
+    for block in region.blocks:
+        yield block
+        for op in block.ops:
+            for inner in op.regions:
+                yield from blocks(inner)

@@ -10,6 +10,7 @@ from importlib import resources
 from anyxpu.errors import UnsupportedOperation
 from anyxpu.triton import collective, control, dot, matrix, memory, misc, move, storage, tables
 from anyxpu.triton.addressing import divide_ranges, mark_address_arithmetic
+from anyxpu.triton.bounds import decide_masks
 from anyxpu.triton.emit import Emitter, Handler
 from anyxpu.triton.parse import parse
 
@@ -87,6 +88,7 @@ def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True) -> Rendered:
     function = module.kernel
     lanes, warps = int(module.attrs["ttg.threads-per-warp"]), int(module.attrs["ttg.num-warps"])
     try:
+        decide_masks(function)
         divide_ranges(function)
         mark_address_arithmetic(function)
         if dialect.matrix:

@@ -254,7 +254,7 @@ class _Parser:
         self.expect(":")
         value = self.define(name, self.type())
         if self.accept("{"):
-            self.dictionary()
+            value.multiple = int(self.dictionary().get("tt.divisibility", 1))
         return value
 
     # --- structure
