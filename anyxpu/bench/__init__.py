@@ -59,5 +59,10 @@ SUITES: dict[str, Suite] = {
         "anyxpu.bench.gpu_code",
         cases="anyxpu.bench.gpu_code",
     ),
+    "compile": Suite(
+        "Time to compile each of those kernels by stage, beside Triton's own NVIDIA backend.",
+        "anyxpu.bench.compile_time",
+        cases="anyxpu.bench.kernel_cases",
+    ),
     "import": Suite("What anyxpu adds to the time of `import torch`.", "anyxpu.bench.import_time"),
 }

@@ -12,13 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from anyxpu import ocloc
 from anyxpu.bench import Request
 from anyxpu.bench.gpu_kernels import KERNELS
+from anyxpu.bench.inductors import inductors_kernels
 from anyxpu.bench.kernel_cases import CASES as FUNCTIONS
-from anyxpu.bench.kernel_cases import SIZES
 from anyxpu.bench.report import Column, Goal, Report
 
 CASES: dict[str, Any] = {**FUNCTIONS, **KERNELS}
@@ -83,29 +81,8 @@ def _sources(request: Request) -> Iterator[Source]:
             attributes = {(i,): [["tt.divisibility", 16]] for i, t in enumerate(types.values()) if t[0] == "*"}
             yield Source(name, ASTSource(function, types, constants, attributes), {"num_warps": warps}, dots=True)
         else:
-            for source in _inductors(name):
+            for source in inductors_kernels(name):
                 yield Source(name, source, {"num_warps": 4}, dots=False)
-
-
-def _inductors(name: str) -> list[Any]:
-    """The kernels that Inductor makes of one case, before they are compiled."""
-    import triton
-
-    case, found = FUNCTIONS[name], []
-
-    def listen(src: Any, **_: Any) -> None:
-        found.append(src)
-
-    arguments = [a.to("xpu") if isinstance(a, torch.Tensor) else a for a in case.arguments(*SIZES["L2"])]
-    torch._dynamo.reset()
-    before = triton.knobs.compilation.listener
-    triton.knobs.compilation.listener = listen
-    try:
-        with torch._inductor.config.patch(compile_threads=1, force_disable_caches=True):
-            torch.compile(case.function, dynamic=False)(*arguments)
-    finally:
-        triton.knobs.compilation.listener = before
-    return found
 
 
 def _compile(source: Source, target: str) -> dict[str, Any]:
