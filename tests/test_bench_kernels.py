@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from anyxpu.bench import Request, gpu_code, kernels
+from anyxpu.bench import Request, compile_time, gpu_code, kernels
 from anyxpu.bench.kernel_cases import CASES, least_traffic, many
 
 SMALL = (16, 64)
@@ -50,3 +50,32 @@ def test_native_code_of_a_case_is_counted(ocloc_program):
     assert softmax["simd"] == attention["simd"] == 16
     assert 0 < softmax["send"] < softmax["instructions"]
     assert attention["dots"] and attention["barriers"] and attention["shared_bytes"]
+
+
+def test_a_compile_is_timed_by_stage_on_both_sides_and_a_second_process_compiles_nothing():
+    report = compile_time.run(Request(rounds=1, only=("softmax",)))
+    assert report.wrong == []
+    kernel, summary = report.rows
+    for side, last in ((compile_time.XPU, "zebin"), (compile_time.CUDA, "cubin")):
+        assert {"source", "ttir", "ttgir", last} <= kernel[side].keys()
+        stages = sum(t for name, t in kernel[side].items() if name not in ("total", "parse", "render"))
+        assert 0 < kernel[side][last] < stages <= kernel[side]["total"]
+        assert summary[side] == kernel[side]
+    ours = kernel[compile_time.XPU]
+    assert ours["parse"] + ours["render"] == pytest.approx(ours["text"]) and min(ours.values()) > 0
+    assert (report.settings["compiled cold"], report.settings["compiled warm"]) == (1, 0)
+    assert report.goals[0].value == ours["total"] / kernel[compile_time.CUDA]["total"]
+
+
+def test_a_kernel_that_one_side_does_not_compile_is_named_with_the_reason(monkeypatch):
+    from triton.backends.nvidia.compiler import CUDABackend
+
+    def refuse(*args, **kwargs):
+        raise RuntimeError("no such layout")
+
+    monkeypatch.setattr(CUDABackend, "make_llir", refuse)
+    monkeypatch.setattr(compile_time, "_two_processes", lambda names, wrong: (0, 0))
+    report = compile_time.run(Request(rounds=1, only=("relu",)))
+    assert report.rows == [] and len(report.wrong) == 1
+    assert report.wrong[0].startswith("relu, triton_poi_fused_relu") and "no such layout" in report.wrong[0]
+    assert [goal.value for goal in report.goals] == [None] * 4

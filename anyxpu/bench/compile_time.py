@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from anyxpu.bench import Request
 from anyxpu.bench.inductors import inductors_kernels
@@ -123,9 +124,9 @@ def _stages() -> Iterator[Milliseconds]:
     import triton
 
     from anyxpu.triton import lower
+    from anyxpu.triton.parse import parse
 
     stages: Milliseconds = {}
-    parse = lower.parse
 
     def timed_parse(text: str) -> Any:
         start = time.perf_counter()
@@ -141,13 +142,9 @@ def _stages() -> Iterator[Milliseconds]:
             stages["text"] = stages.pop("cl")
             stages["render"] = stages["text"] - stages["parse"]
 
-    with triton.knobs.compilation.scope():
+    with triton.knobs.compilation.scope(), mock.patch.object(lower, "parse", timed_parse):
         triton.knobs.compilation.listener = listen
-        lower.parse = timed_parse
-        try:
-            yield stages
-        finally:
-            lower.parse = parse
+        yield stages
 
 
 def _medians(rows: list[dict[str, Any]], side: str) -> Milliseconds:
