@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from anyxpu.cache import cache_dir, digest, lock
+from anyxpu.cache import VARIABLE, cache_dir, digest, is_sealed, lock, seal, writing
 
 PACKAGE = Path(__file__).parent
 SHIM_MODULE = "anyxpu_shim"
@@ -55,6 +55,10 @@ class Library:
 
     def path(self) -> Path:
         return cache_dir("build") / f"{self.name}-{self.key()}" / f"{self.name}.so"
+
+    def is_built(self) -> bool:
+        """Is it in the cache, undamaged? Loading a library that was cut short would end the process."""
+        return is_sealed(self.path())
 
 
 def _package_files(*patterns: str) -> tuple[Path, ...]:
@@ -174,17 +178,16 @@ def build(library: Library, report: Report | None = None) -> Path:
     Two processes that ask at once: one builds, the other waits. Raises :class:`BuildError`.
     """
     target = library.path()
-    if target.exists():
+    if is_sealed(target):
         return target
     cxx = compiler()
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with lock(target.parent / "lock"):
-        if target.exists():
-            return target
-        objects = _compile(cxx, library, report or (lambda _: None))
-        temporary = target.with_suffix(f".{os.getpid()}.tmp")
-        _run([cxx, "-shared", "-o", str(temporary), *map(str, objects), *library.link_flags], "link " + library.name)
-        os.replace(temporary, target)
+    with writing(target, VARIABLE):
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with lock(target.parent / "lock"):
+            if not is_sealed(target):
+                objects = _compile(cxx, library, report or (lambda _: None))
+                command = [cxx, "-shared", *map(str, objects), *library.link_flags]
+                _make(command, target, f"link {library.name}")
     return target
 
 
@@ -209,11 +212,9 @@ def _compile(cxx: str, library: Library, report: Report) -> list[Path]:
     def one(source: Path) -> Path:
         key = digest(cxx, *library.compile_flags, *library.versions, *_texts(source))[:20]
         out = objects / f"{library.name}-{source.stem}-{key}.o"
-        if not out.exists():
-            temporary = out.with_suffix(f".{os.getpid()}.tmp")
-            command = [cxx, *library.compile_flags, *library.include_flags, "-c", str(source), "-o", str(temporary)]
-            _run(command, f"compile {source.name}")
-            os.replace(temporary, out)
+        if not is_sealed(out):
+            command = [cxx, *library.compile_flags, *library.include_flags, "-c", str(source)]
+            _make(command, out, f"compile {source.name}")
             report(source.name)
         return out
 
@@ -221,9 +222,20 @@ def _compile(cxx: str, library: Library, report: Report) -> list[Path]:
         return list(pool.map(one, library.sources))
 
 
-def _run(command: Sequence[str], what: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise BuildError(f"anyxpu could not {what}:\n{' '.join(command)}\n{done.stderr[-6000:]}")
+def _make(command: Sequence[str], out: Path, what: str) -> None:
+    """Run a compiler's ``command`` that makes the file ``out``, which appears whole or not at all."""
+    temporary = out.with_suffix(f".{os.getpid()}.tmp")
+    command = [*command, "-o", str(temporary)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise BuildError(
+                f"anyxpu could not {what}:\n{' '.join(command)}\n{done.stderr[-6000:]}\n"
+                f"(What it makes goes to {out.parent}; {VARIABLE} moves it.)"
+            )
+        seal(temporary)
+        os.replace(temporary, out)
+    finally:
+        temporary.unlink(missing_ok=True)
     if done.stderr and os.environ.get("ANYXPU_BUILD_VERBOSE"):
         sys.stderr.write(done.stderr)

@@ -14,6 +14,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from anyxpu.errors import CacheError
+
+VARIABLE = "ANYXPU_CACHE_DIR"
+
 _MAGIC = b"anyxpu1\n"
 _DIGEST_BYTES = 32
 
@@ -23,13 +27,28 @@ def cache_dir(*parts: str) -> Path:
 
     ``ANYXPU_CACHE_DIR`` names the root; otherwise ``$XDG_CACHE_HOME/anyxpu`` or ``~/.cache/anyxpu``.
     """
-    root = os.environ.get("ANYXPU_CACHE_DIR")
+    root = os.environ.get(VARIABLE)
     if not root:
         base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
         root = os.path.join(base, "anyxpu")
     path = Path(root, *parts)
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with writing(path, VARIABLE):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path
+
+
+@contextlib.contextmanager
+def writing(path: Path | str, variable: str) -> Iterator[None]:
+    """Raise :class:`CacheError` for what goes wrong inside, naming ``path`` and the variable that moves its cache."""
+    try:
+        yield
+    except CacheError:
+        raise
+    except OSError as error:
+        reason = error.strerror or error
+        raise CacheError(
+            f"cannot write the cache at {path}: {reason}. Make room or set {variable} to another folder"
+        ) from error
 
 
 def digest(*parts: bytes | str) -> str:
@@ -44,17 +63,18 @@ def digest(*parts: bytes | str) -> str:
 
 def write_file(path: Path, data: bytes) -> None:
     """Put ``data`` at ``path`` whole or not at all, whatever happens in between."""
-    fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(fd, "wb") as f:
-            f.write(data)
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
+    with writing(path, VARIABLE):
+        fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(fd, "wb") as f:
+                f.write(data)
+                f.flush()
+                os.fsync(f.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+            raise
 
 
 def store(path: Path, payload: bytes) -> None:
@@ -73,6 +93,25 @@ def load(path: Path) -> bytes | None:
     if raw[: len(_MAGIC)] != _MAGIC or hashlib.sha256(payload).digest() != raw[len(_MAGIC) : head]:
         return None
     return payload
+
+
+def seal(path: Path) -> None:
+    """Append a checksum of the file to it. Readers of ELF files do not look behind the sections."""
+    with path.open("r+b") as f:
+        raw = f.read()
+        f.write(_MAGIC + hashlib.sha256(raw).digest())
+        f.flush()
+        os.fsync(f.fileno())
+
+
+def is_sealed(path: Path) -> bool:
+    """Is the file there and what :func:`seal` saw?"""
+    try:
+        raw = path.read_bytes()
+    except OSError:
+        return False
+    end = len(raw) - len(_MAGIC) - _DIGEST_BYTES
+    return end >= 0 and raw[end:] == _MAGIC + hashlib.sha256(memoryview(raw)[:end]).digest()
 
 
 @contextlib.contextmanager

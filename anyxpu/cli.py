@@ -165,7 +165,7 @@ def build() -> None:
     start = time.monotonic()
     try:
         for library in (native.shim(), *map(native.driver, native.DRIVERS)):
-            if library.path().exists():
+            if library.is_built():
                 continue
             typer.echo(f"building {library.name}: {len(library.sources)} files", err=True)
             native.build(library, lambda source: typer.echo(f"  {source} ({time.monotonic() - start:.0f} s)", err=True))

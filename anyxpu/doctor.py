@@ -240,7 +240,7 @@ _DRIVER_MENDS: tuple[tuple[str, str], ...] = (
 def _driver(name: str) -> tuple[Check, list[dict[str, Any]]]:
     """Whether a driver is built and loads, and the devices it shows, without torch."""
     try:
-        built = "built" if build.driver(name).path().exists() else "built just now"
+        built = "built" if build.driver(name).is_built() else "built just now"
     except build.BuildError as error:
         return Check(f"driver {name}", "missing", str(error), _mend(str(error))), []
     devices = os.environ.get("ANYXPU_DEVICES", "0")

@@ -26,5 +26,9 @@ class KernelError(AnyxpuError):
         return type(self), (self.kernel, self.source, self.message)
 
 
+class CacheError(AnyxpuError, OSError):
+    """A cache folder cannot be used, or a file in it is damaged; the message names it and the way out."""
+
+
 class UnsupportedOperation(AnyxpuError, NotImplementedError):
     """The kernel or operator uses something this backend does not compile; the message names it."""

@@ -7,12 +7,13 @@ second process compiles nothing.
 from __future__ import annotations
 
 import threading
+import warnings
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from anyxpu.cache import cache_dir, digest, load, store, write_file
-from anyxpu.errors import KernelError
+from anyxpu.errors import CacheError, KernelError
 from anyxpu.shim import lib
 
 # The structures that the kernels take are laid out by these; shim/device_kernels.h has the same two numbers.
@@ -103,5 +104,8 @@ def _compile(device: int, name: str, build: str, path: Path) -> Any:
     _compiled += 1
     native = module.native()
     if native:
-        store(path, native)
+        try:
+            store(path, native)
+        except CacheError as error:
+            warnings.warn(f"anyxpu: every process compiles this anew: {error}", stacklevel=2)
     return module

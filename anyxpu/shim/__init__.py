@@ -38,7 +38,7 @@ def lib() -> ModuleType:
 def _load() -> None:
     library = build.shim()
     path = library.path()
-    if not path.exists():
+    if not library.is_built():
         sys.stderr.write("anyxpu: building the shim for this torch (once, one to three minutes)\n")
         build.build(library)
     loader = importlib.machinery.ExtensionFileLoader(build.SHIM_MODULE, str(path))

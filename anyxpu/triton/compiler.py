@@ -17,7 +17,7 @@ from triton.backends.compiler import BaseBackend, GPUTarget
 
 from anyxpu import ocloc
 from anyxpu.cache import cache_dir, digest, write_file
-from anyxpu.errors import KernelError, UnsupportedOperation
+from anyxpu.errors import CacheError, KernelError, UnsupportedOperation
 from anyxpu.triton import identity, lower, native
 from anyxpu.triton.lower import WARP_SIZE
 
@@ -103,6 +103,12 @@ class IntelBackend(BaseBackend):
     """Compiles for Intel devices, and for whatever else an anyxpu driver answers for."""
 
     binary_ext = _BinaryExtension(BINARY_EXT)
+
+    def __init__(self, target: GPUTarget) -> None:
+        from anyxpu.triton import kernel_cache  # which needs Triton's runtime, and that imports this module
+
+        super().__init__(target)
+        kernel_cache.install()
 
     @staticmethod
     def supports_target(target: GPUTarget) -> bool:
@@ -267,7 +273,10 @@ def _all_inline(mod: Any) -> Any:
 
 
 def _keep(metadata: dict[str, Any], extension: str, text: str) -> str:
-    """Leave the source of a kernel that failed where its user can read it; the path."""
-    path = cache_dir("failed") / f"{str(metadata.get('name', 'kernel'))[:100]}-{digest(text)[:12]}.{extension}"
-    write_file(path, text.encode())
+    """Leave the source of a kernel that failed where its user can read it; the path, or "" where it cannot be kept."""
+    try:
+        path = cache_dir("failed") / f"{str(metadata.get('name', 'kernel'))[:100]}-{digest(text)[:12]}.{extension}"
+        write_file(path, text.encode())
+    except CacheError:
+        return ""
     return str(path)

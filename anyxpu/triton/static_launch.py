@@ -7,10 +7,13 @@ runs without a look at its kernels' sources.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from anyxpu.errors import KernelError
+from anyxpu.triton import kernel_cache
 from anyxpu.triton.driver import Utils, _lib
 from anyxpu.triton.lower import WARP_SIZE
 
@@ -46,7 +49,17 @@ class StaticXpuLauncher:
     @staticmethod
     def _load_kernel(path: str, name: str, shared: int, device: int) -> tuple[StaticKernel, int, int]:
         """(function, registers, spills) of the kernel ``name`` in the binary at ``path``."""
-        _, kernel, registers, spills, _ = Utils().load_binary(name, Path(path).read_bytes(), shared, device)
+        file = Path(path)
+        try:
+            if kernel_cache.is_damaged(file):
+                raise KernelError(name, "", "its native code is not what was compiled")
+            _, kernel, registers, spills, _ = Utils().load_binary(name, file.read_bytes(), shared, device)
+        except KernelError as error:
+            # Inductor makes a file that is missing anew.
+            with contextlib.suppress(OSError):
+                file.unlink()
+            message = f"{error.message}. Its cache file {path} is removed; run the program again"
+            raise KernelError(name, "", message) from error
         return StaticKernel(kernel), registers, spills
 
     @staticmethod

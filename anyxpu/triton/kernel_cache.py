@@ -1,0 +1,78 @@
+"""Triton's cache of compiled kernels, with checksums: a damaged entry is compiled again, never loaded.
+
+An entry is a folder of files and one more, ``__grp__<kernel>.json``, that lists them. This class adds the files'
+checksums to that list; Triton's own manager reads it all the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from triton import knobs
+from triton.runtime.cache import FileCacheManager
+
+from anyxpu.cache import writing
+
+VARIABLE = "TRITON_CACHE_DIR"
+_CHECKSUMS = "anyxpu_sha256"
+
+
+class KernelCache(FileCacheManager):
+    """What Triton asks for an entry's files, and gives them to."""
+
+    def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
+        with writing(knobs.cache.dir, VARIABLE):
+            super().__init__(key, override=override, dump=dump)
+
+    def put(self, data: Any, filename: str, binary: bool = True) -> str:
+        with writing(self.cache_dir, VARIABLE):
+            return super().put(data, filename, binary=binary)
+
+    def put_group(self, filename: str, group: dict[str, str]) -> str:
+        checksums = {name: _checksum(Path(path)) for name, path in group.items()}
+        listing = json.dumps({"child_paths": group, _CHECKSUMS: checksums})
+        return self.put(listing, _listing_name(filename), binary=False)
+
+    def get_group(self, filename: str) -> dict[str, str] | None:
+        group = super().get_group(filename)
+        if group is None:
+            return None
+        checksums = _checksums(Path(self._make_path(_listing_name(filename))))
+        if checksums is None:  # Triton's own manager wrote it
+            return group
+        whole = checksums.keys() == group.keys() and all(_checksum(Path(p)) == checksums[n] for n, p in group.items())
+        return group if whole else None
+
+
+def install() -> None:
+    """Have Triton use :class:`KernelCache` in this process, unless its user chose another manager."""
+    if knobs.cache.manager_class is None:
+        knobs.cache.manager_class = KernelCache
+
+
+def is_damaged(file: Path) -> bool:
+    """Is a kernel's file known to differ from what was compiled? Without a list of checksums nothing is known."""
+    checksums = _checksums(file.with_name(_listing_name(f"{file.stem}.json"))) or {}
+    return file.name in checksums and _checksum(file) != checksums[file.name]
+
+
+def _listing_name(filename: str) -> str:
+    return f"__grp__{filename}"
+
+
+def _checksums(listing: Path) -> dict[str, str] | None:
+    try:
+        found = json.loads(listing.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found.get(_CHECKSUMS) if isinstance(found, dict) else None
+
+
+def _checksum(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""
