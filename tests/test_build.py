@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,3 +54,42 @@ def test_a_compiler_named_by_path_is_used(tmp_path, search, monkeypatch):
     good = make_compiler(tmp_path / "b", "/usr/lib/libstdc++.so")
     monkeypatch.setenv("CXX", good)
     assert search() == good
+
+
+@pytest.fixture
+def answer(tmp_path, monkeypatch):
+    """A library of one function, and what that function gives in a process of its own."""
+    monkeypatch.setenv("ANYXPU_CACHE_DIR", str(tmp_path / "cache"))
+    source = tmp_path / "answer.cpp"
+    source.write_text('extern "C" int answer() { return 42; }\n')
+    return build.Library("answer", (source,), (), ("-fPIC",), (), (), ())
+
+
+def call(path: Path) -> str:
+    program = f"import ctypes; print(ctypes.CDLL({str(path)!r}).answer())"
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.parametrize("size", [0, 100, 5000, -1])
+def test_a_damaged_library_is_made_again(size, answer):
+    path = build.build(answer)
+    assert answer.is_built() and call(path) == "42"
+    objects = list(path.parents[1].glob("objects/*.o"))
+    assert len(objects) == 1
+    for file in (path, *objects):
+        file.write_bytes(file.read_bytes()[:size])
+    assert not answer.is_built()
+    assert call(build.build(answer)) == "42" and answer.is_built()
+    assert sorted(p.suffix for p in path.parents[1].rglob("*") if p.is_file()) == ["", ".o", ".so"]  # "" is the lock
+
+
+def test_a_whole_library_is_not_built_twice(answer, monkeypatch):
+    path = build.build(answer)
+    monkeypatch.setattr(build, "compiler", lambda: pytest.fail("it was built again"))
+    assert build.build(answer) == path
+
+
+def test_a_build_that_fails_says_what_the_compiler_said_and_where_it_wrote(answer, tmp_path):
+    answer.sources[0].write_text("this is no C++\n")
+    with pytest.raises(build.BuildError, match=rf"(?s)answer\.cpp.*this.*{tmp_path}/cache/build.*ANYXPU_CACHE_DIR"):
+        build.build(answer)
