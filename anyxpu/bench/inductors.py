@@ -12,6 +12,7 @@ from anyxpu.bench.kernel_cases import CASES, SIZES
 def inductors_kernels(name: str) -> list[Any]:
     """The kernels of one case as Triton's ``ASTSource`` objects."""
     import triton
+    from torch._inductor.utils import fresh_cache
 
     found: list[Any] = []
 
@@ -21,7 +22,8 @@ def inductors_kernels(name: str) -> list[Any]:
     before = triton.knobs.compilation.listener
     triton.knobs.compilation.listener = listen
     try:
-        with torch._inductor.config.patch(compile_threads=1, force_disable_caches=True):
+        # A compile worker's kernels would not be heard of, nor those that are in a cache.
+        with torch._inductor.config.patch(compile_threads=1), fresh_cache():
             run_case(name)
     finally:
         triton.knobs.compilation.listener = before
