@@ -6,7 +6,16 @@ from collections.abc import Sequence
 
 from anyxpu.triton import layout as layouts
 from anyxpu.triton import tables
-from anyxpu.triton.emit import UNROLL_LIMIT, Array, Emitter, Handler, Loop, bit_expression
+from anyxpu.triton.emit import (
+    ACCUMULATE,
+    ELEMENT_PRINTERS,
+    UNROLL_LIMIT,
+    Array,
+    Emitter,
+    Handler,
+    Loop,
+    bit_expression,
+)
 from anyxpu.triton.ir import Op, Tensor, Value
 from anyxpu.triton.layout import BitMap, Layout, axis_bits, flat, log2, unflat
 from anyxpu.triton.move import exchange, move, tensor_type
@@ -30,11 +39,11 @@ class _Axis:
         self.axis = int(op.attrs["axis"])
         self.shape = tensor_type(op.operands[0]).shape
         self.mask = axis_bits(self.axis, self.shape)
-        e.flush()
         self.values = list(op.operands)
         self.layout = e.layout(self.values[0])
         bases = (*self.layout.reg, *self.layout.lane, *self.layout.warp)
-        if any(b & self.mask and b & ~self.mask for b in bases):
+        self.moved = any(b & self.mask and b & ~self.mask for b in bases)
+        if self.moved:
             self.use(self.canonical())
         body = self.region.entry.ops
         self.commutative = len(body) == 2 and body[0].name in _COMMUTATIVE
@@ -45,6 +54,7 @@ class _Axis:
 
     def use(self, layout: Layout) -> None:
         """Move the operands to another layout."""
+        self.e.flush()
         self.layout = layout
         moved = []
         for v in self.values:
@@ -65,8 +75,11 @@ class _Axis:
         return self.e.inline(self.region, [*first, *second])
 
     def set(self, arrays: Sequence[Array], index: str, values: Sequence[str]) -> None:
-        for a, v in zip(arrays, values, strict=True):
-            self.e.line(f"{a.element(index)} = {v};")
+        self.store([a.element(index) for a in arrays], values)
+
+    def store(self, targets: Sequence[str], values: Sequence[str]) -> None:
+        for target, value in zip(targets, values, strict=True):
+            self.e.line(f"{target} = {value};")
 
     def hold(self, expressions: Sequence[str]) -> list[str]:
         """The expressions in variables, so that they are computed once."""
@@ -79,7 +92,12 @@ class _Axis:
 
 def _reduce(e: Emitter, op: Op) -> None:
     a = _Axis(e, op)
-    totals = _reduce_registers(a)
+    one_row = not a.across(a.layout.reg) and a.layout.registers > ACCUMULATORS
+    if one_row and not a.moved:
+        totals = _reduce_row(a, op)
+    else:
+        e.flush()
+        totals = _reduce_registers(a)
     _reduce_lanes(a, totals)
     _reduce_warps(a, totals)
     left = _without_axis(a)
@@ -105,6 +123,46 @@ def _without_axis(a: _Axis) -> Layout:
 
 # Independent partial results that hide the latency of combining.
 ACCUMULATORS = 4
+
+
+# Loops of more waiting ops than this are not unrolled for the sake of several partial results: the code would grow too
+# long to compile, and combining is little of what they do.
+_SHORT_LOOP = 16
+
+
+def _reduce_row(a: _Axis, op: Op) -> list[Array]:
+    """One row in a lane's registers, while its elements are being computed: they need no place of their own."""
+    e = a.e
+    count = ACCUMULATORS if len(e.pending) <= _SHORT_LOOP else 1
+    types = [tables.storage_type(v.element) for v in a.values]
+    names = [e.fresh("s") for _ in types]
+    for c, name in zip(types, names, strict=True):
+        e.line(f"{c} {name}[{count}];")
+    taking = Op(ACCUMULATE, list(op.operands), attrs={"accumulators": count, "names": names, "axis": a})
+    for operand in op.operands:
+        e.users[operand].remove(op)
+        e.users[operand].append(taking)
+    e.pending.append(taking)
+    e.flush()
+    partial = [a.hold([f"{name}[{j}]" for name in names]) for j in range(count)]
+    while len(partial) > 1:
+        partial = [a.hold(a.combine(x, y)) for x, y in zip(partial[::2], partial[1::2], strict=True)]
+    totals = [e.declare(v.element, 1) for v in a.values]
+    a.set(totals, "0", partial[0])
+    return totals
+
+
+def _take(loop: Loop, op: Op, args: Sequence[str]) -> None:
+    a: _Axis = op.attrs["axis"]
+    partial = [f"{name}[{loop.place}]" for name in op.attrs["names"]]
+    values = a.hold(args)
+    with a.e.braces(f"if ({loop.round})"):  # not a choice of values: combining with what is not there yet could trap
+        a.store(partial, a.hold(a.combine(partial, values)))
+    with a.e.braces("else"):
+        a.store(partial, values)
+
+
+ELEMENT_PRINTERS[ACCUMULATE] = _take
 
 
 def _reduce_registers(a: _Axis) -> list[Array]:
@@ -200,6 +258,7 @@ def _reduce_warps(a: _Axis, totals: list[Array]) -> None:
 
 def _scan(e: Emitter, op: Op) -> None:
     a = _Axis(e, op)
+    e.flush()
     if not _scannable(a):
         a.use(a.canonical())
     reverse = bool(op.attrs.get("reverse"))

@@ -28,6 +28,10 @@ from anyxpu.triton.storage import Request, size_of
 # The name of the op that :func:`anyxpu.triton.control.assign` makes: overwrite the array ``target`` with the operand.
 ASSIGN = "assign"
 
+# The name of the op that a reduction makes: take the operands' elements into as many partial results as the attribute
+# ``accumulators`` says.
+ACCUMULATE = "accumulate"
+
 # Arrays of up to this many elements are private and the loops over them unrolled: the device's compiler then keeps them
 # in registers. On a CPU that is up to six times faster than an accumulator in memory; an AVX-512 core has 32 registers.
 UNROLL_LIMIT = 16
@@ -149,12 +153,14 @@ Elements = Array | Splat | Range | View | Join | Recomputed
 class Loop:
     """The inside of a loop ``for (int k = 0; k < count; ++k)``; for one iteration, no loop at all.
 
-    An index is a :class:`BitMap` from the counter's bits to a register number.
+    An index is a :class:`BitMap` from the counter's bits to a register number. Where a few neighbouring registers are
+    handled apart (see :meth:`Emitter.loop`), ``place`` says which of them, and ``round`` counts the rest.
     """
 
     def __init__(self, emitter: Emitter, count: int) -> None:
         self.emitter, self.count = emitter, count
         self.counter = emitter.fresh("k")
+        self.round, self.place = "0", "0"
         self.here = layouts.identity(count)
         self.known: dict[tuple[Value, BitMap], str] = {}
 
@@ -298,16 +304,28 @@ class Emitter:
         return name
 
     @contextlib.contextmanager
-    def loop(self, count: int, unroll: bool = False) -> Iterator[Loop]:
-        """A loop over ``count`` registers (a power of two); unrolled, arrays that it indexes can be registers."""
+    def loop(self, count: int, unroll: bool = False, apart: int = 1) -> Iterator[Loop]:
+        """A loop over ``count`` registers (a power of two); unrolled, arrays that it indexes can be registers.
+
+        ``apart``: so many neighbouring registers are always unrolled, inside a loop over the rest.
+        """
         loop = Loop(self, count)
+        k = loop.counter
         if count == 1:
             yield loop
-        else:
-            k = loop.counter
-            if unroll or count <= UNROLL_LIMIT:
-                self.line("#pragma unroll")
+            return
+        if unroll or count <= UNROLL_LIMIT:
+            self.line("#pragma unroll")
+        if apart == 1:
+            loop.round = k
             with self.braces(f"for (int {k} = 0; {k} < {count}; ++{k})"):
+                yield loop
+            return
+        loop.round, loop.place = self.fresh("k"), self.fresh("k")
+        with self.braces(f"for (int {loop.round} = 0; {loop.round} < {count // apart}; ++{loop.round})"):
+            self.line("#pragma unroll")
+            with self.braces(f"for (int {loop.place} = 0; {loop.place} < {apart}; ++{loop.place})"):
+                self.line(f"const int {k} = {loop.round} * {apart} + {loop.place};")
                 yield loop
 
     def declare(self, type: Scalar | Pointer, registers: int) -> Array:
@@ -424,7 +442,8 @@ class Emitter:
         members = set(chosen)
         leaving = [op for op in chosen if any(self._used_outside(r, members) for r in op.results)]
         kept = {op.result: self.declare(op.result.element, self.registers(op)) for op in leaving}
-        with self.loop(self.registers(chosen[0])) as loop:
+        accumulators = min((op.attrs["accumulators"] for op in chosen if op.name == ACCUMULATE), default=1)
+        with self.loop(self.registers(chosen[0]), apart=accumulators) as loop:
             for op in chosen:
                 name = None if op.name == ASSIGN else self.print_element(loop, op)
                 if name is None:

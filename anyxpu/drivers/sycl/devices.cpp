@@ -58,8 +58,8 @@ void prepare_environment() {
   setenv("CL_CONFIG_CPU_FORCE_MAX_MEM_ALLOC_SIZE", limit.c_str(), 0);
   // Kernels for the CPU keep arrays in local memory (see triton/storage.py); Triton's largest tile has 2^20 elements.
   setenv("CL_CONFIG_CPU_FORCE_LOCAL_MEM_SIZE", "64MB", 0);
-  // A core gets the same part of every kernel, as with OpenMP: what one kernel left in a core's cache, the next finds there,
-  // and handing out the work takes a microsecond or two less than by demand.
+  // A core gets the same part of every kernel, as with OpenMP: what one kernel left in a core's cache, the next finds
+  // there, and handing out the work takes a microsecond or two less than by demand.
   setenv("DPCPP_CPU_SCHEDULE", "static", 0);
   // By default there is one worker fewer than cores, for the thread that waits; before it waits, a core would idle.
   setenv("CL_CONFIG_CPU_TBB_NUM_WORKERS", std::to_string(std::thread::hardware_concurrency()).c_str(), 0);
