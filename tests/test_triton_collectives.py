@@ -342,7 +342,7 @@ def dot_kernel(a, b, o, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.cons
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int8], ids=str)
 @pytest.mark.parametrize("tile", [(16, 16, 16), (32, 64, 32), (64, 16, 64), (8, 16, 32)])
 @BOTH
-@pytest.mark.parametrize("engine", [False, True], ids=["plain", "engine"])
+@pytest.mark.parametrize("engine", [0, 16, 8], ids=["plain", "engine16", "engine8"])
 def test_products_of_ragged_matrices(tile, dtype, engine, options):
     m, n, k = 70, 45, 90
     if dtype == torch.int8:

@@ -18,7 +18,7 @@ from triton.backends.compiler import BaseBackend, GPUTarget
 from anyxpu import ocloc
 from anyxpu.cache import cache_dir, digest, write_file
 from anyxpu.errors import CacheError, KernelError, UnsupportedOperation
-from anyxpu.triton import identity, lower, native
+from anyxpu.triton import identity, lower, matrix, native
 from anyxpu.triton.lower import WARP_SIZE
 
 # Inductor looks for an xpu kernel's binary under this name; on the CPU device it holds the CPU driver's own code.
@@ -40,7 +40,8 @@ class Options:
 
     ``num_warps`` sub-groups of ``warp_size`` work-items make a work-group. On a CPU device one core runs a whole
     work-group, so that more than one sub-group would only split its loops: there ``num_warps`` becomes 1 unless
-    ``keep_warps`` is set. ``matrix_engine`` has a CPU device do products as GPUs with such an engine do, for tests.
+    ``keep_warps`` is set. ``matrix_engine``, for tests, has a CPU device do products as GPUs do whose engine takes
+    sub-groups of so many lanes (8 or 16).
     ``num_stages``, ``num_ctas`` and the other fields of Triton's own backends are accepted.
     """
 
@@ -49,7 +50,7 @@ class Options:
     num_stages: int = 2
     warp_size: int = 16
     keep_warps: bool = False
-    matrix_engine: bool = False
+    matrix_engine: int = 0
     maxnreg: int | None = None
     enable_fp_fusion: bool = True
     launch_cooperative_grid: bool = False
@@ -72,6 +73,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.num_warps < 1 or self.num_warps & (self.num_warps - 1):
             raise ValueError(f"num_warps must be a power of two, not {self.num_warps}")
+        if self.matrix_engine not in (0, 8, 16):
+            raise ValueError(f"matrix_engine must be 0, 8 or 16, not {self.matrix_engine}")
         native.check_mode(self.grf_mode)
 
     def hash(self) -> str:
@@ -176,11 +179,13 @@ class IntelBackend(BaseBackend):
         pm.run(mod, "make_ttir")
         return mod
 
-    @staticmethod
-    def make_ttgir(mod: Any, metadata: dict[str, Any], options: Options) -> Any:
+    def make_ttgir(self, mod: Any, metadata: dict[str, Any], options: Options) -> Any:
+        lanes = options.matrix_engine or lower.MATRIX_LANES.get(device_kind(self.target), options.warp_size)
+        if lanes != options.warp_size and matrix.has_products(str(mod)):
+            metadata["warp_size"] = lanes  # the whole kernel is compiled for one size of sub-groups
         pm = ir.pass_manager(mod.context)
         pm.enable_debug()
-        passes.ttir.add_convert_to_ttgpuir(pm, "xpu", options.num_warps, options.warp_size, options.num_ctas)
+        passes.ttir.add_convert_to_ttgpuir(pm, "xpu", options.num_warps, metadata["warp_size"], options.num_ctas)
         passes.ttgpuir.add_coalesce(pm)
         passes.ttgpuir.add_remove_layout_conversions(pm)
         if "tt.gather" not in str(mod):  # of some gathers the pass of Triton 3.7 makes layouts that it then rejects
@@ -198,7 +203,7 @@ class IntelBackend(BaseBackend):
     def make_cl(self, mod: Any, metadata: dict[str, Any], options: Options) -> str:
         text = mod.str_nodebug()
         try:
-            dialect = lower.dialect_of(device_kind(self.target), options.matrix_engine)
+            dialect = lower.dialect_of(device_kind(self.target), bool(options.matrix_engine))
             rendered = lower.render(text, dialect, options.enable_fp_fusion)
         except UnsupportedOperation as error:
             raise UnsupportedOperation(f"{error} (its TTGIR: {_keep(metadata, 'ttgir', text)})") from error
@@ -218,7 +223,7 @@ class IntelBackend(BaseBackend):
         dialect = lower.dialect_of(device_kind(self.target))
         count_compilation(metadata["name"])
         try:
-            return native_code(source, dialect.options, metadata["name"], options.num_warps * options.warp_size)
+            return native_code(source, dialect.options, metadata["name"], options.num_warps * metadata["warp_size"])
         except RuntimeError as error:
             path = _keep(metadata, "cl", source)
             raise KernelError(metadata["name"], path, f"the device's compiler refused it: {error}") from error

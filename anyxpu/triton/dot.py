@@ -30,7 +30,7 @@ def _convert_layout(e: Emitter, op: Op) -> None:
 def _dot(e: Emitter, op: Op) -> None:
     """``result[…, m, n] = c[…, m, n] + Σ_k a[…, m, k] · b[…, k, n]``, summed in the result's type in order of k."""
     a, b = (e.renamed.get(o, o) for o in op.operands[:2])
-    if e.matrix and (form := matrix.form_of(op)):
+    if e.matrix and (form := matrix.form_of(op, e.lanes)):
         matrix.dot(e, op, form, a, b)
         return
     e.flush()

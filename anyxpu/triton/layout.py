@@ -148,15 +148,15 @@ def _dot_operand(shape: tuple[int, ...], e: Encoding) -> Layout:
     return Layout(inner + outer.reg, outer.lane, outer.warp)
 
 
-# The tile that one matrix instruction accumulates.
-ACCUMULATOR_ROWS, ACCUMULATOR_COLUMNS = 8, 16
+# Of the tile that one matrix instruction accumulates; it has as many columns as the sub-group has lanes.
+ACCUMULATOR_ROWS = 8
 
 
 def _accumulator(shape: tuple[int, ...], e: Encoding) -> Layout:
     """Lanes along the columns of a tile, its rows in the first registers; tiles over warps, then over registers."""
     b = _Builder(shape)
     row, column = (max(len(shape) - 2, 0), len(shape) - 1)
-    b.take("lane", column, ACCUMULATOR_COLUMNS)
+    b.take("lane", column, e["columns"])
     b.take("reg", row, ACCUMULATOR_ROWS)
     for dim in range(len(shape)):
         b.take("warp", dim, e["warpsPerCTA"][dim])

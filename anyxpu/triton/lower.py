@@ -50,8 +50,8 @@ INTEL_GPU = Dialect("intel_gpu")
 WARP_SIZE = 16
 
 
-# Devices whose matrix engine takes sub-groups of 16.
-_MATRIX_DEVICES = ("pvc", "bmg", "lnl", "ptl", "cri")
+# Devices with a matrix engine, and the size of the sub-groups it takes.
+MATRIX_LANES = {"dg2": 8, "pvc": 16, "bmg": 16, "lnl": 16, "ptl": 16, "cri": 16}
 
 
 def dialect_of(device: str, matrix: bool = False) -> Dialect:
@@ -60,7 +60,7 @@ def dialect_of(device: str, matrix: bool = False) -> Dialect:
     ``matrix`` has a CPU do products as a GPU does, instruction by instruction: slowly, to test how they are printed.
     """
     dialect = INTEL_CPU if device == "cpu" else INTEL_GPU
-    return replace(dialect, matrix=device in _MATRIX_DEVICES or matrix)
+    return replace(dialect, matrix=device in MATRIX_LANES or matrix)
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True) -> Rendered:
         divide_ranges(function)
         mark_address_arithmetic(function)
         if dialect.matrix:
-            matrix.place_accumulators(function)
+            matrix.place_accumulators(function, lanes)
         emitter = Emitter(function, _HANDLERS, warps, lanes, dialect.local_arrays, dialect.matrix)
         parameters = [_parameter(emitter, i) for i in range(len(function.args))]
         control.function_body(emitter)

@@ -1,19 +1,20 @@
 """Matrix products on Intel's matrix engines: which ones, how their accumulators lie, and how they are printed.
 
-One instruction (``dpas``) multiplies 8 rows by 16 columns over a depth that the element type gives: lane l of a
-sub-group of 16 holds column l of the eight accumulated rows. The accumulators' tensors are given that layout for all of
-a kernel, so that a loop carries them in registers; what other code wants of them goes through the usual conversions.
-Operands come from local memory, row-major.
+One instruction (``dpas``) multiplies 8 rows by as many columns as the sub-group has lanes, 8 on Xe-HPG and 16 on
+the others, over a depth that the element type gives: lane l holds column l of the eight accumulated rows. The
+accumulators' tensors are given that layout for all of a kernel, so that a loop carries them in registers; what other
+code wants of them goes through the usual conversions. Operands come from local memory, row-major.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from anyxpu.triton import move, tables
 from anyxpu.triton.emit import Emitter
 from anyxpu.triton.ir import Encoding, Function, Op, Scalar, Tensor, Type, Value, walk
-from anyxpu.triton.layout import ACCUMULATOR_COLUMNS, ACCUMULATOR_ROWS, BitMap, Layout, log2
+from anyxpu.triton.layout import ACCUMULATOR_ROWS, BitMap, Layout, log2
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Form:
 
     Attributes:
         depth: how much of k one instruction sums.
-        suffix: of the prelude's ``ax_dpas_`` function.
+        suffix: of the prelude's ``ax_dpas8_`` and ``ax_dpas16_`` functions.
         bits: the type that holds an operand's element in local memory.
         accumulator: the C type of eight rows.
     """
@@ -33,6 +34,9 @@ class Form:
     accumulator: str
 
 
+# A product of such operands in Triton's text.
+_ELIGIBLE = re.compile(r"tt\.dot .*x(?:f16|bf16|i8)[,>].* \* ")
+
 _FORMS = {
     ("f16", "f32"): Form(16, "f16", Scalar("i16"), "float8"),
     ("bf16", "f32"): Form(16, "bf16", Scalar("i16"), "float8"),
@@ -40,7 +44,12 @@ _FORMS = {
 }
 
 
-def form_of(op: Op) -> Form | None:
+def has_products(ttir: str) -> bool:
+    """Whether the engine may have something to do in a module before its layouts are chosen."""
+    return _ELIGIBLE.search(ttir) is not None
+
+
+def form_of(op: Op, lanes: int) -> Form | None:
     """How the engine does this ``tt.dot``, or None where it does not: another type, or less than one tile."""
     a, b = op.operands[:2]
     if a.element != b.element:
@@ -48,19 +57,20 @@ def form_of(op: Op) -> Form | None:
     form = _FORMS.get((str(a.element), str(op.result.element)))
     m, k = move.tensor_type(a).shape[-2:]
     n = move.tensor_type(b).shape[-1]
-    large = form is not None and m >= ACCUMULATOR_ROWS and n >= ACCUMULATOR_COLUMNS and k >= form.depth
+    large = form is not None and m >= ACCUMULATOR_ROWS and n >= lanes and k >= form.depth
     return form if large else None
 
 
-def place_accumulators(function: Function) -> None:
+def place_accumulators(function: Function, lanes: int) -> None:
     """Give every tensor that shares its encoding with the result of such a product the accumulators' layout."""
     assert function.body is not None
     placed: dict[Encoding, Encoding] = {}
     operations = list(walk(function.body))
     for op in operations:
         encoding = op.result.type.encoding if op.name == "tt.dot" and isinstance(op.result.type, Tensor) else None
-        if encoding is not None and encoding.kind == "blocked" and form_of(op) is not None:
-            placed[encoding] = Encoding("accumulator", (("warpsPerCTA", encoding["warpsPerCTA"]),))
+        if encoding is not None and encoding.kind == "blocked" and form_of(op, lanes) is not None:
+            parameters = (("warpsPerCTA", encoding["warpsPerCTA"]), ("columns", lanes))
+            placed[encoding] = Encoding("accumulator", parameters)
     if not placed:
         return
     for value in _values(function, operations):
@@ -117,7 +127,7 @@ def dot(e: Emitter, op: Op, form: Form, a: Value, b: Value) -> None:
         total = e.variable(form.accumulator, f"({form.accumulator})({', '.join(loop.value(c, r) for r in rows)})")
         q = e.fresh("k")
         with e.braces(f"for (int {q} = 0; {q} < {k}; {q} += {form.depth})"):
-            e.line(f"{total} = ax_dpas_{form.suffix}({x} + {q}, {k}, {y} + {q} * {n}, {n}, lane, {total});")
+            e.line(f"{total} = ax_dpas{e.lanes}_{form.suffix}({x} + {q}, {k}, {y} + {q} * {n}, {n}, lane, {total});")
         for j, r in enumerate(rows):
             e.line(f"{out.element(loop.register(r))} = {total}.s{j};")
     e.barrier()

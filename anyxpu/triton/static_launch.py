@@ -77,5 +77,6 @@ class StaticXpuLauncher:
         launcher = function.launcher
         if launcher is None:
             types = [_TYPES[t] for t in arg_types]
-            launcher = function.launcher = _lib().Launcher(types, (num_warps * WARP_SIZE, 1, 1), 0)
+            lanes = function.kernel.info()["sub_group_size"] or WARP_SIZE
+            launcher = function.launcher = _lib().Launcher(types, (num_warps * lanes, 1, 1), 0)
         launcher(grid_x, grid_y, grid_z, stream, function.kernel, *args)

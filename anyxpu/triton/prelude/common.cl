@@ -165,11 +165,13 @@ AX_ATOMIC_FLOAT_KIND(fadd, old + v)
 AX_ATOMIC_FLOAT_KIND(max, fmax(old, v))
 AX_ATOMIC_FLOAT_KIND(min, fmin(old, v))
 
-/* --- ax_dpas_: one matrix instruction: 8 rows of `a` by 16 columns of `b`, row-major in local memory, `lda` and `ldb`
- * elements a row. Lane l gives column l of each operand: of b several rows of k in one int, the lowest first. */
+/* --- ax_dpas16_ ax_dpas8_: one matrix instruction: 8 rows of `a` by 16 or 8 columns of `b`, row-major in local memory,
+ * `lda` and `ldb` elements a row. Lane l gives column l of b, several rows of k in one int, the lowest first, and of
+ * each row of a the l-th short (of 16 lanes) or int (of 8). Rows of a begin at addresses that such a read may have,
+ * because k is at least 16 elements of two bytes or 32 of one. */
 
-#define AX_ROWS_16(a, lda, lane)                                                                                    \
-  (short8)((a)[lane], (a)[(lda) + lane], (a)[2 * (lda) + lane], (a)[3 * (lda) + lane], (a)[4 * (lda) + lane],       \
+#define AX_ROWS(vector, a, lda, lane)                                                                               \
+  (vector)((a)[lane], (a)[(lda) + lane], (a)[2 * (lda) + lane], (a)[3 * (lda) + lane], (a)[4 * (lda) + lane],       \
            (a)[5 * (lda) + lane], (a)[6 * (lda) + lane], (a)[7 * (lda) + lane])
 #define AX_PAIR_16(b, ldb, lane, i) \
   (int)((uint)(ushort)(b)[2 * (i) * (ldb) + lane] | (uint)(ushort)(b)[(2 * (i) + 1) * (ldb) + lane] << 16)
@@ -177,22 +179,33 @@ AX_ATOMIC_FLOAT_KIND(min, fmin(old, v))
   (int8)(AX_PAIR_16(b, ldb, lane, 0), AX_PAIR_16(b, ldb, lane, 1), AX_PAIR_16(b, ldb, lane, 2),                     \
          AX_PAIR_16(b, ldb, lane, 3), AX_PAIR_16(b, ldb, lane, 4), AX_PAIR_16(b, ldb, lane, 5),                     \
          AX_PAIR_16(b, ldb, lane, 6), AX_PAIR_16(b, ldb, lane, 7))
-inline float8 ax_dpas_f16(__local const short* a, int lda, __local const short* b, int ldb, int lane, float8 c) {
-  return intel_sub_group_f16_f16_matrix_mad_k16(AX_ROWS_16(a, lda, lane), AX_PAIRS_16(b, ldb, lane), c);
-}
-inline float8 ax_dpas_bf16(__local const short* a, int lda, __local const short* b, int ldb, int lane, float8 c) {
-  return intel_sub_group_bf16_bf16_matrix_mad_k16(AX_ROWS_16(a, lda, lane), AX_PAIRS_16(b, ldb, lane), c);
-}
+#define AX_DPAS(type)                                                                                               \
+  inline float8 ax_dpas16_##type(__local const short* a, int lda, __local const short* b, int ldb, int lane,        \
+                                 float8 c) {                                                                        \
+    short8 x = AX_ROWS(short8, a, lda, lane);                                                                       \
+    return intel_sub_group_##type##_##type##_matrix_mad_k16(x, AX_PAIRS_16(b, ldb, lane), c);                       \
+  }                                                                                                                 \
+  inline float8 ax_dpas8_##type(__local const short* a, int lda, __local const short* b, int ldb, int lane,         \
+                                float8 c) {                                                                         \
+    int8 x = AX_ROWS(int8, (__local const int*)a, lda / 2, lane);                                                   \
+    return intel_sub_group_##type##_##type##_matrix_mad_k16(x, AX_PAIRS_16(b, ldb, lane), c);                       \
+  }
+AX_DPAS(f16)
+AX_DPAS(bf16)
 inline int ax_four_i8(__local const char* b, int ldb, int lane) {
   return (int)((uint)(uchar)b[lane] | (uint)(uchar)b[ldb + lane] << 8 | (uint)(uchar)b[2 * ldb + lane] << 16 |
                (uint)(uchar)b[3 * ldb + lane] << 24);
 }
-inline int8 ax_dpas_i8(__local const char* a, int lda, __local const char* b, int ldb, int lane, int8 c) {
-  /* Two neighbours of a row in one short; rows begin at even addresses, because k is at least 32. */
-  short8 x = AX_ROWS_16((__local const short*)a, lda / 2, lane);
-  int8 y = (int8)(ax_four_i8(b, ldb, lane), ax_four_i8(b + 4 * ldb, ldb, lane), ax_four_i8(b + 8 * ldb, ldb, lane),
-                  ax_four_i8(b + 12 * ldb, ldb, lane), ax_four_i8(b + 16 * ldb, ldb, lane),
-                  ax_four_i8(b + 20 * ldb, ldb, lane), ax_four_i8(b + 24 * ldb, ldb, lane),
-                  ax_four_i8(b + 28 * ldb, ldb, lane));
-  return intel_sub_group_i8_i8_matrix_mad_k32(x, y, c);
+#define AX_FOURS_8(b, ldb, lane)                                                                                   \
+  (int8)(ax_four_i8(b, ldb, lane), ax_four_i8(b + 4 * ldb, ldb, lane), ax_four_i8(b + 8 * ldb, ldb, lane),         \
+         ax_four_i8(b + 12 * ldb, ldb, lane), ax_four_i8(b + 16 * ldb, ldb, lane),                                 \
+         ax_four_i8(b + 20 * ldb, ldb, lane), ax_four_i8(b + 24 * ldb, ldb, lane),                                 \
+         ax_four_i8(b + 28 * ldb, ldb, lane))
+inline int8 ax_dpas16_i8(__local const char* a, int lda, __local const char* b, int ldb, int lane, int8 c) {
+  short8 x = AX_ROWS(short8, (__local const short*)a, lda / 2, lane);
+  return intel_sub_group_i8_i8_matrix_mad_k32(x, AX_FOURS_8(b, ldb, lane), c);
+}
+inline int8 ax_dpas8_i8(__local const char* a, int lda, __local const char* b, int ldb, int lane, int8 c) {
+  int8 x = AX_ROWS(int8, (__local const int*)a, lda / 4, lane);
+  return intel_sub_group_i8_i8_matrix_mad_k32(x, AX_FOURS_8(b, ldb, lane), c);
 }

@@ -7,37 +7,44 @@ inline ushort ax_bits_f16(float x) { return as_ushort((half)x); }
 inline float ax_round_f16(float x) { return (float)(half)x; }
 inline float ax_round_rtz_f16(float x) { return (float)convert_half_rtz(x); }
 
-/* --- ax_cpu_dpas_ intel_sub_group_: matrix products that GPUs have as instructions, by broadcasts among 16 lanes */
+/* --- ax_cpu_dpas_ intel_sub_group_: matrix products that GPUs have as instructions, by broadcasts among 16 or 8 lanes:
+ * of a row of `a` each lane has a short, or an int */
 
-#define AX_CPU_DPAS_ROW(j, from_bits)                                                             \
-  for (int k = 0; k < 16; ++k) {                                                                  \
-    const ushort p = (ushort)sub_group_broadcast((int)a.s##j, k);                                 \
-    const ushort q = (ushort)(k & 1 ? (uint)b[k >> 1] >> 16 : (uint)b[k >> 1] & 0xffffu);         \
-    c.s##j = fma(from_bits(p), from_bits(q), c.s##j);                                             \
+#define AX_CPU_DPAS_ROW(j, words, from_bits)                                                          \
+  for (int k = 0; k < 16; ++k) {                                                                      \
+    const uint p = (uint)sub_group_broadcast((int)a.s##j, k / words) >> (16 * (k % words));           \
+    const ushort q = (ushort)(k & 1 ? (uint)b[k >> 1] >> 16 : (uint)b[k >> 1] & 0xffffu);             \
+    c.s##j = fma(from_bits((ushort)p), from_bits(q), c.s##j);                                         \
   }
-#define AX_CPU_DPAS(name, from_bits)                                                              \
-  inline float8 name(short8 a, int8 rows, float8 c) {                                             \
-    int b[8];                                                                                     \
-    vstore8(rows, 0, b);                                                                          \
-    AX_CPU_DPAS_ROW(0, from_bits) AX_CPU_DPAS_ROW(1, from_bits) AX_CPU_DPAS_ROW(2, from_bits)     \
-    AX_CPU_DPAS_ROW(3, from_bits) AX_CPU_DPAS_ROW(4, from_bits) AX_CPU_DPAS_ROW(5, from_bits)     \
-    AX_CPU_DPAS_ROW(6, from_bits) AX_CPU_DPAS_ROW(7, from_bits)                                   \
-    return c;                                                                                     \
+#define AX_CPU_DPAS(name, vector, words, from_bits)                                                   \
+  inline float8 __attribute__((overloadable)) name(vector a, int8 rows, float8 c) {                   \
+    int b[8];                                                                                         \
+    vstore8(rows, 0, b);                                                                              \
+    AX_CPU_DPAS_ROW(0, words, from_bits) AX_CPU_DPAS_ROW(1, words, from_bits)                         \
+    AX_CPU_DPAS_ROW(2, words, from_bits) AX_CPU_DPAS_ROW(3, words, from_bits)                         \
+    AX_CPU_DPAS_ROW(4, words, from_bits) AX_CPU_DPAS_ROW(5, words, from_bits)                         \
+    AX_CPU_DPAS_ROW(6, words, from_bits) AX_CPU_DPAS_ROW(7, words, from_bits)                         \
+    return c;                                                                                         \
   }
 inline float ax_cpu_dpas_bf16(ushort b) { return as_float((uint)b << 16); }
-AX_CPU_DPAS(intel_sub_group_f16_f16_matrix_mad_k16, ax_from_bits_f16)
-AX_CPU_DPAS(intel_sub_group_bf16_bf16_matrix_mad_k16, ax_cpu_dpas_bf16)
-inline int8 intel_sub_group_i8_i8_matrix_mad_k32(short8 a, int8 rows, int8 c) {
-  short x[8];
-  int b[8], sums[8];
-  vstore8(a, 0, x);
-  vstore8(rows, 0, b);
-  vstore8(c, 0, sums);
-  for (int j = 0; j < 8; ++j)
-    for (int k = 0; k < 32; ++k) {
-      const short pair = (short)sub_group_broadcast((int)x[j], k >> 1);
-      const char p = (char)(k & 1 ? pair >> 8 : pair), q = (char)(b[k >> 2] >> (8 * (k & 3)));
-      sums[j] += (int)p * (int)q;
-    }
-  return vload8(0, sums);
-}
+AX_CPU_DPAS(intel_sub_group_f16_f16_matrix_mad_k16, short8, 1, ax_from_bits_f16)
+AX_CPU_DPAS(intel_sub_group_bf16_bf16_matrix_mad_k16, short8, 1, ax_cpu_dpas_bf16)
+AX_CPU_DPAS(intel_sub_group_f16_f16_matrix_mad_k16, int8, 2, ax_from_bits_f16)
+AX_CPU_DPAS(intel_sub_group_bf16_bf16_matrix_mad_k16, int8, 2, ax_cpu_dpas_bf16)
+#define AX_CPU_DPAS_I8(vector, scalar, bytes)                                                         \
+  inline int8 __attribute__((overloadable)) intel_sub_group_i8_i8_matrix_mad_k32(vector a, int8 rows, int8 c) { \
+    scalar x[8];                                                                                      \
+    int b[8], sums[8];                                                                                \
+    vstore8(a, 0, x);                                                                                 \
+    vstore8(rows, 0, b);                                                                              \
+    vstore8(c, 0, sums);                                                                              \
+    for (int j = 0; j < 8; ++j)                                                                       \
+      for (int k = 0; k < 32; ++k) {                                                                  \
+        const char p = (char)(sub_group_broadcast((int)x[j], k / bytes) >> (8 * (k % bytes)));        \
+        const char q = (char)(b[k >> 2] >> (8 * (k & 3)));                                            \
+        sums[j] += (int)p * (int)q;                                                                   \
+      }                                                                                               \
+    return vload8(0, sums);                                                                           \
+  }
+AX_CPU_DPAS_I8(short8, short, 2)
+AX_CPU_DPAS_I8(int8, int, 4)
