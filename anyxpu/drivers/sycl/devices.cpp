@@ -58,11 +58,11 @@ void prepare_environment() {
   setenv("CL_CONFIG_CPU_FORCE_MAX_MEM_ALLOC_SIZE", limit.c_str(), 0);
   // Kernels for the CPU keep arrays in local memory (see triton/storage.py); Triton's largest tile has 2^20 elements.
   setenv("CL_CONFIG_CPU_FORCE_LOCAL_MEM_SIZE", "64MB", 0);
-  // A core gets the same part of every kernel, as with OpenMP: what one kernel left in a core's cache, the next finds
-  // there, and handing out the work takes a microsecond or two less than by demand.
-  setenv("DPCPP_CPU_SCHEDULE", "static", 0);
-  // By default there is one worker fewer than cores, for the thread that waits; before it waits, a core would idle.
+  // By default there is one worker fewer than cores, for the thread that waits: until it waits, a core is idle, and
+  // what it does not get to in time the others finish. And cores are given what parts of a kernel they had the last
+  // time, as far as they are free: what one kernel left in a core's cache, the next one finds there.
   setenv("CL_CONFIG_CPU_TBB_NUM_WORKERS", std::to_string(std::thread::hardware_concurrency()).c_str(), 0);
+  setenv("DPCPP_CPU_SCHEDULE", "affinity", 0);
   // Host tasks of different streams run beside each other; one thread is the default.
   setenv("SYCL_QUEUE_THREAD_POOL_SIZE", "4", 0);
   // Free memory of a GPU is answered by Sysman only.
