@@ -86,11 +86,15 @@ class Gate:
 
     def __init__(self, driver: Driver, queue: int) -> None:
         self.closed.append(self)
-        self._open = threading.Event()
+        self._open, self._reached = threading.Event(), threading.Event()
         self._function = HostFunction(self._hold)
         driver.host_call(queue, self._function)
+        # A thread that waits for any queue may be the one that runs the function, and would then never open the gate.
+        # It is another one's once it has begun; a queue that is held elsewhere does not begin it, which is as good.
+        self._reached.wait(1)
 
     def _hold(self, _: int | None) -> None:
+        self._reached.set()
         self._open.wait(60)
 
     def open(self) -> None:

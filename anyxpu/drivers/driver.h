@@ -144,7 +144,8 @@ typedef struct ax_driver {
   ax_status (*copy)(ax_queue* queue, void* dst, const void* src, uint64_t bytes);
   /* `count` repetitions of a pattern of 1, 2, 4, 8 or 16 bytes. */
   ax_status (*fill)(ax_queue* queue, void* dst, const void* pattern, uint32_t pattern_bytes, uint64_t count);
-  /* Run fn(data) on a host thread in the queue's order. fn must not call into the driver. */
+  /* Run fn(data) on a host thread in the queue's order: any one, also one that waits for another queue. So fn must
+   * neither call into the driver nor wait for what such a thread would do next. */
   ax_status (*host_call)(ax_queue* queue, void (*fn)(void*), void* data);
 
   /* The sycl driver's handle may be used as a `sycl::event*`. Recording again replaces what it stands for. */
