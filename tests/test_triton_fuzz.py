@@ -1,7 +1,7 @@
-"""Random kernels do on the device what NumPy says they mean; those that once failed are in ``tests/found``.
+"""Random kernels do on the device what NumPy says they mean; those that once failed stay right.
 
-``ANYXPU_FUZZ_KERNELS`` is how many are drawn. A kernel that fails is made as small as it still fails, and its
-file is named in the error: move it into ``tests/found``.
+``ANYXPU_FUZZ_KERNELS`` is how many are drawn. A kernel that fails is made as small as it still fails, and its file is
+named in the error: move it into ``tests/found``, or write what it shows as a kernel of its own at the end of this file.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import triton
+import triton.language as tl
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from anyxpu.cache import cache_dir
 from tests.conftest import FULL
 from tests.fuzz_programs import KINDS, Argument, Program, draw_program
+from tests.triton_support import launch
 
 FOUND = sorted((Path(__file__).parent / "found").glob("*.py"))
 KERNELS = int(os.environ.get("ANYXPU_FUZZ_KERNELS", "2000" if FULL else "80"))
@@ -191,3 +194,41 @@ def test_a_kernel_that_once_failed_is_right(path):
     made = module(path)
     arguments = arguments_of(made)
     check(arguments, run_on_device(made.kernel, arguments, made.GRID, made.OPTIONS), made.EXPECTED)
+
+
+# --- what was found, in kernels of its own
+
+
+@triton.jit
+def turned_addresses_kernel(x, y, o):
+    turned = tl.arange(0, 4)[:, None] + tl.arange(0, 128)[None, :] * 4
+    at = tl.arange(0, 4)[:, None] * 128 + tl.arange(0, 128)[None, :]
+    v = tl.load(x + turned)
+    mask = (v & 1) != 0
+    tl.atomic_add(o + (v & 63), tl.load(y + at, mask=mask, other=0), mask=mask)
+
+
+def test_a_tile_of_addresses_can_be_kept():
+    x, y = torch.randint(1000, (2, 512), dtype=torch.int32)
+    o = torch.zeros(64, dtype=torch.int32)
+    launch(turned_addresses_kernel, (1,), x, y, o)
+    turned = x.view(128, 4).t()
+    odd = turned % 2 == 1
+    assert torch.equal(o, torch.zeros_like(o).index_add_(0, turned[odd] & 63, y.view(4, 128)[odd]))
+
+
+@triton.jit
+def gather_across_warps_kernel(x, o, M: tl.constexpr):
+    at = tl.arange(0, M)[:, None, None] * 4 + tl.arange(0, 2)[None, :, None] * 2 + tl.arange(0, 2)[None, None, :]
+    _, second = tl.split(tl.load(x + at))
+    index = tl.min(at, 2)
+    taken = tl.gather(second, tl.cat(index, index) & (M - 1), 0)
+    tl.store(o + tl.arange(0, 2 * M)[:, None] * 2 + tl.arange(0, 2)[None, :], taken)
+
+
+@pytest.mark.parametrize("warps", [1, 2, 4])
+def test_a_gather_may_reach_into_other_warps(warps):
+    x, o = torch.randn(512, 2, 2), torch.zeros(1024, 2)
+    launch(gather_across_warps_kernel, (1,), x, o, M=512, num_warps=warps, keep_warps=True)
+    index = (torch.arange(2048).view(512, 2, 2).amin(2) & 511).repeat(2, 1)
+    assert torch.equal(o, x[..., 1].gather(0, index))

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <string_view>
+#include <thread>
 #include <unordered_map>
 
 #include "common.h"
