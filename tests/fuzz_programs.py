@@ -11,7 +11,9 @@ by zero, a cast out of range) is kept out by construction.
 
 from __future__ import annotations
 
+import base64
 import math
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +27,8 @@ Env = dict[str, Any]
 PREAMBLE = """\
 import triton
 import triton.language as tl
+
+from tests.fuzz_programs import unpacked
 
 
 @triton.jit
@@ -188,6 +192,22 @@ class Program:
                 for statement in self.statements:
                     statement.run(env)
         return {a.name: memory[a.name] for a in self.arguments if a.output}
+
+
+# --- a program's data in its file
+
+
+def packed(data: Any) -> str:
+    """Python that gives ``data`` again: an array as its compressed bytes, which are too many to be read anyway."""
+    if not isinstance(data, np.ndarray):
+        return repr(data)
+    text = base64.b85encode(zlib.compress(np.ascontiguousarray(data).tobytes(), 9)).decode()
+    lines = "\n".join(f"        {text[i : i + 100]!r}" for i in range(0, len(text), 100))
+    return f'unpacked("{data.dtype.name}", (\n{lines}\n    ))'
+
+
+def unpacked(dtype: str, text: str) -> Any:
+    return np.frombuffer(zlib.decompress(base64.b85decode(text)), dtype).copy()
 
 
 # --- drawing

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from anyxpu.cache import cache_dir
 from tests.conftest import FULL
-from tests.fuzz_programs import KINDS, Argument, Program, draw_program
+from tests.fuzz_programs import KINDS, Argument, Program, draw_program, packed
 from tests.triton_support import launch
 
 FOUND = sorted((Path(__file__).parent / "found").glob("*.py"))
@@ -39,8 +39,6 @@ TOLERANCE = {"f32": 2e-5, "f64": 1e-10}
 
 MODULE = """\
 # {reason}
-from numpy import array, float16, float32, float64, inf, int8, int16, int32, int64, nan, uint8, uint16, uint32, uint64
-
 {source}
 ARGUMENTS = {arguments}
 GRID = {grid}
@@ -59,16 +57,19 @@ def module(path: Path) -> Any:
 
 def write(program: Program, expected: dict[str, Any], path: Path, reason: str) -> None:
     """The kernel, its arguments and what it should leave in them, as a module."""
-    with np.printoptions(threshold=10**6, linewidth=118, floatmode="unique"):
-        arguments = [(a.name, a.kind.name, a.data, a.skip, a.output, a.loose) for a in program.arguments]
-        text = MODULE.format(
-            reason=reason,
-            source=program.source(),
-            arguments=repr(arguments),
-            grid=program.grid,
-            options=program.options,
-            expected=repr(expected),
-        )
+    arguments = "".join(
+        f'    ("{a.name}", "{a.kind.name}", {packed(a.data)}, {a.skip}, {a.output}, {a.loose}),\n'
+        for a in program.arguments
+    )
+    outputs = "".join(f'    "{name}": {packed(data)},\n' for name, data in expected.items())
+    text = MODULE.format(
+        reason=reason,
+        source=program.source(),
+        arguments=f"[\n{arguments}]",
+        grid=program.grid,
+        options=program.options,
+        expected=f"{{\n{outputs}}}",
+    )
     path.write_text(text)
 
 
