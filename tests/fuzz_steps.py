@@ -118,6 +118,13 @@ def compare(b: Builder) -> None:
     b.define(text.format(a=x.name, b=y.name), BOOL, shape, lambda env: f(env[x.name], env[y.name]))
 
 
+def compare_with_constant(b: Builder) -> None:
+    """What masks are made of: numbers of elements against sizes, round ones more often than others."""
+    x = b.exact(lambda v: v.kind in (I32, KINDS["i64"], KINDS["u32"]))
+    text, c = b.draw.pick(list(COMPARISONS)), b.draw.pick([16, 64, 7, 100, 1024, 8, 1])
+    b.define(text.format(a=x.name, b=c), BOOL, x.shape, lambda env: COMPARISONS[text](env[x.name], x.kind.round(c)))
+
+
 def divide(b: Builder) -> None:
     x = b.exact(integer)
     y = b.like(x)
@@ -779,8 +786,8 @@ def branch(b: Builder) -> None:
 
 
 ELEMENTWISE: list[Step] = [
-    binary, binary, binary, with_constant, compare, where, where, unary, divide, divide_by_constant, shift, clamp,
-    convert, convert, through_f8, bits, high_product, function, move_loose,
+    binary, binary, binary, with_constant, compare, compare_with_constant, where, where, unary, divide,
+    divide_by_constant, shift, clamp, convert, convert, through_f8, bits, high_product, function, move_loose,
 ]  # fmt: skip
 SHAPES: list[Step] = [transpose, reshape, spread, outer, join, join, split, flip, gather]
 COLLECTIVE: list[Step] = [

@@ -23,6 +23,9 @@ _REGISTER_ELEMENTS = 256
 # Elements of a row that is kept whole: 16 KiB of f32, which leaves half of the smallest first-level cache for the rest.
 _ROW_ELEMENTS = 4096
 
+# Of a square tile: runs of four cache lines in either direction, and 16 KiB of f32 in all.
+_SIDE_ELEMENTS = 64
+
 # Of f32 in a cache line, which is also a register's worth.
 _LINE_ELEMENTS = 16
 
@@ -43,8 +46,7 @@ def apply_to_autotuner(module: ModuleType) -> None:
                 config = in_registers(config, size_hints, meta.get("tiling_scores"))
             configs = [one_row(config, size_hints)]
         elif size_hints and on_cpu(device) and not tuned and kind == kinds.POINTWISE:
-            # Inductor lists square tiles first; they serve whichever of two dimensions is contiguous.
-            configs = [nearest(configs, size_hints)] if len(size_hints) == 1 else configs[:1]
+            configs = [nearest(configs, size_hints) if len(size_hints) == 1 else square(configs[0], size_hints)]
         return original(size_hints, configs, *args, **kwargs)
 
     module.__dict__["cached_autotune"] = cached_autotune
@@ -71,10 +73,22 @@ def nearest(configs: Sequence[Any], size_hints: dict[str, int]) -> Any:
     def distance(config: Any) -> float:
         return abs(math.log2(math.prod(blocks(config)) / _TILE_ELEMENTS))
 
-    def square(config: Any) -> bool:
+    def long(config: Any) -> bool:
         return all(b >= min(_LINE_ELEMENTS, s) for b, s in zip(blocks(config), size_hints.values(), strict=True))
 
-    return min([c for c in configs if square(c)] or configs, key=distance)
+    return min([c for c in configs if long(c)] or configs, key=distance)
+
+
+def square(config: Any, size_hints: dict[str, int]) -> Any:
+    """The configuration of a pointwise kernel in two dimensions, with a tile that serves whichever is contiguous."""
+    blocks = {f"{dim.upper()}BLOCK": size for dim, size in size_hints.items()}
+    if set(blocks) != {"XBLOCK", "YBLOCK"} or not set(blocks) <= set(config.kwargs):
+        return config
+    config = copy.deepcopy(config)
+    config.kwargs.update(
+        {name: min(_SIDE_ELEMENTS, 1 << max(size - 1, 0).bit_length()) for name, size in blocks.items()}
+    )
+    return config
 
 
 def in_registers(config: Any, size_hints: dict[str, int], scores: dict[str, float] | None) -> Any:
