@@ -25,3 +25,10 @@ def _make(name: str, signatures: dict[tuple[str, ...], tuple[str, str]]) -> Call
 
 
 globals().update({name: _make(name, signatures) for name, signatures in FUNCTIONS.items()})
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    way_out = " (OpenCL rounds to nearest only; use the function without the suffix)" if name[-3:-1] == "_r" else ""
+    raise AttributeError(f"libdevice.{name} is not supported on xpu{way_out}")

@@ -44,12 +44,15 @@ FLOAT_FUNCTIONS: dict[str, tuple[int, str]] = {
     "nearbyint": (1, "rint({0})"),
     "nextafter": (2, "nextafter({0}, {1})"),
     "norm3d": (3, "sqrt({0} * {0} + {1} * {1} + {2} * {2})"),
+    "norm4d": (4, "sqrt({0} * {0} + {1} * {1} + {2} * {2} + {3} * {3})"),
     "pow": (2, "pow({0}, {1})"),
     "rcbrt": (1, "(1 / cbrt({0}))"),
     "rcp_rn": (1, "(1 / {0})"),
     "remainder": (2, "remainder({0}, {1})"),
     "rhypot": (2, "(1 / hypot({0}, {1}))"),
     "rint": (1, "rint({0})"),
+    "rnorm3d": (3, "(1 / sqrt({0} * {0} + {1} * {1} + {2} * {2}))"),
+    "rnorm4d": (4, "(1 / sqrt({0} * {0} + {1} * {1} + {2} * {2} + {3} * {3}))"),
     "round": (1, "round({0})"),
     "rsqrt": (1, "rsqrt({0})"),
     "rsqrt_rn": (1, "(1 / sqrt({0}))"),
@@ -88,13 +91,21 @@ OTHER_FUNCTIONS: dict[str, dict[tuple[str, ...], tuple[str, str]]] = {
         ("fp64",): ("fabs({0})", "fp64"),
     },
     "brev": {("int32",): ("(int)ax_brev_u32((uint){0})", "int32")},
+    "byte_perm": {("int32", "int32", "int32"): ("ax_byte_perm({0}, {1}, {2})", "int32")},
     "clz": {("int32",): ("(int)clz({0})", "int32"), ("int64",): ("(int)clz({0})", "int32")},
+    "double2hiint": {("fp64",): ("(int)(as_long({0}) >> 32)", "int32")},
+    "double2loint": {("fp64",): ("(int)as_long({0})", "int32")},
     "double_as_longlong": {("fp64",): ("as_long({0})", "int64")},
     "erfinv": {("fp32",): ("ax_erfinv_f32({0})", "fp32"), ("fp64",): ("ax_erfinv_f64({0})", "fp64")},
     "ffs": {(t,): ("({0} ? (int)ctz({0}) + 1 : 0)", "int32") for t in ("int32", "int64")},
     "finitef": {("fp32",): ("(int)isfinite({0})", "int32")},
     "float_as_int": {("fp32",): ("as_int({0})", "int32")},
     "float_as_uint": {("fp32",): ("(int)as_uint({0})", "uint32")},
+    "hadd": {
+        ("int32", "int32"): ("hadd({0}, {1})", "int32"),
+        ("uint32", "uint32"): ("(int)hadd((uint){0}, (uint){1})", "uint32"),
+    },
+    "hiloint2double": {("int32", "int32"): ("as_double((ulong)(uint){0} << 32 | (uint){1})", "fp64")},
     "ilogb": {("fp32",): ("ilogb({0})", "int32"), ("fp64",): ("ilogb({0})", "int32")},
     "int_as_float": {("int32",): ("as_float({0})", "fp32")},
     "isfinited": {("fp64",): ("(int)isfinite({0})", "int32")},
@@ -104,6 +115,10 @@ OTHER_FUNCTIONS: dict[str, dict[tuple[str, ...], tuple[str, str]]] = {
     "llrint": {("fp32",): ("(long)rint({0})", "int64"), ("fp64",): ("(long)rint({0})", "int64")},
     "llround": {("fp32",): ("(long)round({0})", "int64"), ("fp64",): ("(long)round({0})", "int64")},
     "longlong_as_double": {("int64",): ("as_double({0})", "fp64")},
+    "mul24": {
+        ("int32", "int32"): ("mul24({0}, {1})", "int32"),
+        ("uint32", "uint32"): ("(int)mul24((uint){0}, (uint){1})", "uint32"),
+    },
     "mulhi": {
         ("int32", "int32"): ("mul_hi({0}, {1})", "int32"),
         ("uint32", "uint32"): ("(int)mul_hi((uint){0}, (uint){1})", "uint32"),
@@ -111,14 +126,76 @@ OTHER_FUNCTIONS: dict[str, dict[tuple[str, ...], tuple[str, str]]] = {
         ("uint64", "uint64"): ("(long)mul_hi((ulong){0}, (ulong){1})", "uint64"),
     },
     "popc": {("int32",): ("(int)popcount({0})", "int32"), ("int64",): ("(int)popcount({0})", "int32")},
+    "rcp64h": {("fp64",): ("as_double(as_ulong(1 / {0}) & 0xffffffff00000000ul)", "fp64")},
+    "rhadd": {
+        ("int32", "int32"): ("rhadd({0}, {1})", "int32"),
+        ("uint32", "uint32"): ("(int)rhadd((uint){0}, (uint){1})", "uint32"),
+    },
+    "sad": {
+        ("int32", "int32", "uint32"): ("(int)(abs_diff({0}, {1}) + (uint){2})", "int32"),
+        ("uint32", "uint32", "uint32"): ("(int)(abs_diff((uint){0}, (uint){1}) + (uint){2})", "uint32"),
+    },
     "scalbn": {("fp32", "int32"): ("ldexp({0}, {1})", "fp32"), ("fp64", "int32"): ("ldexp({0}, {1})", "fp64")},
     "signbit": {("fp32",): ("(int)signbit({0})", "int32"), ("fp64",): ("(int)signbit({0})", "int32")},
     "uint_as_float": {("uint32",): ("as_float({0})", "fp32")},
 }
 
 
+# Functions of one f32 or f64 that the prelude has: name -> expression, where {1} is the type's suffix.
+_PRELUDE_FUNCTIONS = {
+    "cyl_bessel_i0": "ax_bessel_i_{1}(0, {{0}})",
+    "cyl_bessel_i1": "ax_bessel_i_{1}(1, {{0}})",
+    "erfcinv": "ax_erfcinv_{1}({{0}})",
+    "erfcx": "ax_erfcx_{1}({{0}})",
+    "j0": "ax_bessel_jy_{1}(0, 0, {{0}})",
+    "j1": "ax_bessel_jy_{1}(1, 0, {{0}})",
+    "normcdf": "erfc({{0}} * ({0})-0.707106781186547524) / 2",
+    "normcdfinv": "({0})(-1.41421356237309505) * ax_erfcinv_{1}(2 * {{0}})",
+    "y0": "ax_bessel_jy_{1}(0, 1, {{0}})",
+    "y1": "ax_bessel_jy_{1}(1, 1, {{0}})",
+}
+
+# CUDA's names of types in its conversions: Triton's name, and C's.
+_CONVERTED = {
+    "double": ("fp64", "double"),
+    "float": ("fp32", "float"),
+    "int": ("int32", "int"),
+    "ll": ("int64", "long"),
+    "uint": ("uint32", "uint"),
+    "ull": ("uint64", "ulong"),
+}
+_ROUNDINGS = {"rd": "rtn", "rn": "rte", "ru": "rtp", "rz": "rtz"}
+_FLOATS = ("double", "float")
+
+
+def _conversions() -> dict[str, dict[tuple[str, ...], tuple[str, str]]]:
+    """``float2int_rz`` and its like: rounded as named; what an integer cannot hold becomes its nearest, a NaN 0."""
+    out: dict[str, dict[tuple[str, ...], tuple[str, str]]] = {}
+    for source, (source_type, source_c) in _CONVERTED.items():
+        for result, (result_type, result_c) in _CONVERTED.items():
+            widening = source in _FLOATS and result == "double"
+            if source == result or widening or (source not in _FLOATS and result not in _FLOATS):
+                continue
+            exact = result == "double" and source in ("int", "uint")  # for these CUDA has one name
+            for name, mode in [("rn", "rte")] if exact else _ROUNDINGS.items():
+                saturated = "" if result in _FLOATS else "_sat"
+                x = "{0}" if source in _FLOATS else f"(({source_c}){{0}})"  # registers hold no unsigned numbers
+                x = f"convert_{result_c}{saturated}_{mode}({x})"
+                if saturated:  # the CPU driver makes the largest number of some NaN
+                    x = f"({{0}} != {{0}} ? 0 : {x})"
+                signed = {"uint": "int", "ulong": "long"}.get(result_c)
+                expression = f"({signed}){x}" if signed else x
+                out[f"{source}2{result}_{name}"] = {(source_type,): (expression, result_type)}
+    return out
+
+
 def _functions() -> dict[str, dict[tuple[str, ...], tuple[str, str]]]:
     out = {name: dict(entries) for name, entries in OTHER_FUNCTIONS.items()}
+    out.update(_conversions())
+    for name, form in _PRELUDE_FUNCTIONS.items():
+        out[name] = {
+            (t,): (form.format(c, suffix), t) for t, c, suffix in (("fp32", "float", "f32"), ("fp64", "double", "f64"))
+        }
     for table, types in ((FLOAT_FUNCTIONS, ("fp32", "fp64")), (F32_FUNCTIONS, ("fp32",))):
         for name, (count, expression) in table.items():
             out[name] = {(t,) * count: (expression, t) for t in types}

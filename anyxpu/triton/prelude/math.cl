@@ -22,3 +22,106 @@ inline double ax_erfinv_f64(double x) {
   return copysign(y, x);
 }
 inline float ax_erfinv_f32(float x) { return (float)ax_erfinv_f64((double)x); }
+
+/* --- ax_byte_perm: four bytes of the eight in y:x, each chosen by three bits of s */
+inline int ax_byte_perm(int x, int y, int s) {
+  ulong both = (ulong)(uint)y << 32 | (uint)x;
+  uint out = 0;
+  for (int i = 0; i < 4; ++i) out |= (uint)(both >> (8 * ((uint)s >> 4 * i & 7u)) & 0xffu) << 8 * i;
+  return (int)out;
+}
+
+/* --- ax_erfcinv_: the inverse of erfc, as ax_erfinv_ finds that of erf */
+inline double ax_erfcinv_f64(double x) {
+  double a = x > 1.0 ? 2.0 - x : x;
+  if (!(a > 0.0)) return a == 0.0 ? (x > 1.0 ? -INFINITY : INFINITY) : NAN;
+  double l = log(a) + log(2.0 - a), b = 4.3307467508 + 0.5 * l;
+  double y = sqrt(max(sqrt(b * b - l / 0.147) - b, 0.0));
+  for (int i = 0; i < 4; ++i) {
+    double step = (a - erfc(y)) * 0.886226925452758014 * exp(y * y);
+    y -= step / (1.0 + y * step);
+  }
+  return x > 1.0 ? -y : y;
+}
+inline float ax_erfcinv_f32(float x) { return (float)ax_erfcinv_f64((double)x); }
+
+/* --- ax_erfcx_: exp(x * x) * erfc(x); far out by the first terms of DLMF 7.12.1 */
+inline double ax_erfcx_f64(double x) {
+  if (x > 25.0) {
+    double r = 0.5 / (x * x);
+    return 0.564189583547756287 / x * (1.0 - r * (1.0 - 3.0 * r * (1.0 - 5.0 * r * (1.0 - 7.0 * r * (1.0 - 9.0 * r)))));
+  }
+  double square = x * x, rest = fma(x, x, -square);
+  return exp(square) * (1.0 + rest) * erfc(x);
+}
+inline float ax_erfcx_f32(float x) { return (float)ax_erfcx_f64((double)x); }
+
+/* --- ax_bessel_i_: the modified functions I of order 0 or 1: the power series (DLMF 10.25.2), whose terms are all of one
+ * sign, and far out Hankel's expansion (DLMF 10.40.1) */
+inline double ax_bessel_i_f64(int order, double x) {
+  double a = fabs(x), sum = 1.0, term = 1.0;
+  if (a <= 30.0) {
+    double t = 0.25 * a * a;
+    for (int k = 1; k < 80; ++k) {
+      term *= t / (double)(k * (k + order));
+      sum += term;
+    }
+    return order ? 0.5 * x * sum : sum;
+  }
+  for (int k = 1; k < 20; ++k) {
+    term *= -(4.0 * order - (2.0 * k - 1.0) * (2.0 * k - 1.0)) / (8.0 * k * a);
+    sum += term;
+  }
+  double half_way = exp(0.5 * a), y = half_way * (half_way * (sum * rsqrt(6.28318530717958648 * a)));
+  return order && x < 0.0 ? -y : y;
+}
+inline float ax_bessel_i_f32(int order, float x) { return (float)ax_bessel_i_f64(order, (double)x); }
+
+/* --- ax_bessel_jy_: J or Y of order 0 or 1. Near zero all J_n by their recurrence from n = 64 down (Miller's algorithm,
+ * DLMF 3.6) with J_0 + 2 J_2 + 2 J_4 + ... = 1, and Y from them by Neumann's series (DLMF 10.23.17) and its derivative;
+ * far out Hankel's expansion (DLMF 10.17) */
+inline double ax_bessel_jy_f64(int order, int second, double x) {
+  if (second && x < 0.0) return NAN;
+  double a = fabs(x), sign = order && x < 0.0 ? -1.0 : 1.0;
+  if (a >= 25.0) {
+    if (isinf(a)) return 0.0;
+    double p = 1.0, q = 0.0, term = 1.0;
+    for (int k = 1; k < 24; ++k) {
+      term *= (4.0 * order - (2.0 * k - 1.0) * (2.0 * k - 1.0)) / (8.0 * k * a);
+      double signed_term = k & 2 ? -term : term;
+      if (k & 1) q += signed_term; else p += signed_term;
+    }
+    /* The cosine and sine of a - (2 order + 1) pi / 4, without rounding that difference. */
+    double s = sin(a), c = cos(a);
+    double cosine = order ? s - c : s + c, sine = order ? -(s + c) : s - c;
+    double y = second ? p * sine + q * cosine : p * cosine - q * sine;
+    return sign * y * sqrt(0.318309886183790672 / a);
+  }
+  const double two_over_pi = 0.636619772367581343;
+  double l = log(0.5 * a) + 0.577215664901532861;
+  if (a < 1e-8) { /* first terms; also keeps 1 / a finite below */
+    if (second) return order ? -two_over_pi / a : two_over_pi * l;
+    return order ? 0.5 * x : isnan(x) ? x : 1.0;
+  }
+  double above = 0.0, here = 1e-250, norm = 0.0, y0 = 0.0, y1 = 0.0;
+  for (int n = 64; n > 0; --n) {
+    double below = 2.0 * n / a * here - above;
+    if (!(n & 1)) {
+      double k = n & 2 ? -0.5 * n : 0.5 * n; /* (-1)^k k, for n = 2 k */
+      norm += 2.0 * here;
+      y0 += here / k;
+      y1 += (below - above) / k;
+    }
+    above = here;
+    here = below;
+    if (fabs(here) > 1e200) {
+      const double less = 1e-200;
+      above *= less; here *= less; norm *= less; y0 *= less; y1 *= less;
+    }
+  }
+  norm += here;
+  double j0 = here / norm, j1 = above / norm;
+  if (!second) return order ? sign * j1 : j0;
+  return order ? two_over_pi * (l * j1 - j0 / a + y1 / norm) : two_over_pi * (l * j0 - 2.0 * (y0 / norm));
+}
+inline float ax_bessel_jy_f32(int order, int second, float x) { return (float)ax_bessel_jy_f64(order, second, (double)x); }
