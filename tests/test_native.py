@@ -26,12 +26,13 @@ def softmax_kernel(x, o, n, B: tl.constexpr):
 
 
 @triton.jit
-def product_kernel(a, b, o, K, B: tl.constexpr):
+def product_kernel(a, b, o, K, B: tl.constexpr, PRECISION: tl.constexpr):
     m, n = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
     total = tl.zeros((B, B), tl.float32)
     for start in range(0, K, B):
         k = start + tl.arange(0, B)
-        total = tl.dot(tl.load(a + m * K + k[None, :]), tl.load(b + k[:, None] * B + n), total)
+        x, y = tl.load(a + m * K + k[None, :]), tl.load(b + k[:, None] * B + n)
+        total = tl.dot(x, y, total, input_precision=PRECISION)
     tl.store(o + m * B + n, total)
 
 
@@ -45,8 +46,13 @@ SOURCES = {
     "softmax_kernel": (softmax_kernel, {"x": "*fp32", "o": "*fp32", "n": "i32", "B": "constexpr"}, {"B": 1024}),
     "product_kernel": (
         product_kernel,
-        {"a": "*fp16", "b": "*fp16", "o": "*fp32", "K": "i32", "B": "constexpr"},
-        {"B": 32},
+        {"a": "*fp16", "b": "*fp16", "o": "*fp32", "K": "i32", "B": "constexpr", "PRECISION": "constexpr"},
+        {"B": 32, "PRECISION": "ieee"},
+    ),
+    "tf32_product_kernel": (
+        product_kernel,
+        {"a": "*fp32", "b": "*fp32", "o": "*fp32", "K": "i32", "B": "constexpr", "PRECISION": "constexpr"},
+        {"B": 32, "PRECISION": "tf32"},
     ),
 }
 
@@ -76,15 +82,18 @@ def test_every_target_gets_native_code_through_every_stage(device, name, ocloc_p
     compiled = compile_for({"device": device}, name)
     assert {"ttir", "ttgir", "cl", "spv", "zebin"} <= set(compiled.asm)
     assert compiled.asm["spv"].startswith(ocloc.SPIRV_MAGIC)
-    about = ocloc.inspect(compiled.asm["zebin"], f"kernel_{name}")
+    about = ocloc.inspect(compiled.asm["zebin"], f"kernel_{SOURCES[name][0].__name__}")
     lanes = 8 if (device, name) == ("dg2", "product_kernel") else 16  # dg2's matrix engine takes sub-groups of 8
     assert about.simd_size == lanes and about.grf_count % 32 == 0 and about.spill_bytes == 0
     assert compiled.metadata.n_spills == 0
 
 
-@pytest.mark.parametrize("device", ocloc.TARGETS)
-def test_products_use_the_matrix_engine(device, ocloc_program, fresh):
-    compiled = compile_for({"device": device}, "product_kernel")
+PRODUCTS = [(d, n) for d in ocloc.TARGETS for n in ("product_kernel", "tf32_product_kernel")]
+
+
+@pytest.mark.parametrize(("device", "name"), [p for p in PRODUCTS if p != ("dg2", "tf32_product_kernel")])
+def test_products_use_the_matrix_engine(device, name, ocloc_program, fresh):
+    compiled = compile_for({"device": device}, name)
     assert ocloc.inspect(compiled.asm["zebin"], "kernel_product_kernel").dpas
     assert "dpas" in ocloc.disassemble(compiled.asm["zebin"], device, "kernel_product_kernel")
 

@@ -327,7 +327,9 @@ def test_sort_of_rows():
 
 
 @triton.jit
-def dot_kernel(a, b, o, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+def dot_kernel(
+    a, b, o, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr = "ieee"
+):
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     n = tl.program_id(1) * BN + tl.arange(0, BN)
     acc = tl.zeros((BM, BN), tl.int32 if a.dtype.element_ty == tl.int8 else tl.float32)
@@ -335,7 +337,7 @@ def dot_kernel(a, b, o, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.cons
         k = start + tl.arange(0, BK)
         x = tl.load(a + m[:, None] * K + k[None, :], (m < M)[:, None] & (k < K)[None, :], other=0)
         y = tl.load(b + k[:, None] * N + n[None, :], (k < K)[:, None] & (n < N)[None, :], other=0)
-        acc = tl.dot(x, y, acc, out_dtype=acc.dtype)
+        acc = tl.dot(x, y, acc, out_dtype=acc.dtype, input_precision=PRECISION)
     tl.store(o + m[:, None] * N + n[None, :], acc, (m < M)[:, None] & (n < N)[None, :])
 
 
@@ -354,3 +356,19 @@ def test_products_of_ragged_matrices(tile, dtype, engine, options):
     grid = (-(-m // tile[0]), -(-n // tile[1]))
     launch(dot_kernel, grid, a, b, o, m, n, k, **sizes, **options, matrix_engine=engine)
     torch.testing.assert_close(o.double(), a.double() @ b.double(), atol=1e-4, rtol=1e-5)
+
+
+def rounded_to_tf32(x):
+    """f32 with 13 bits fewer, to nearest even; of finite numbers."""
+    bits = x.view(torch.int32).long()
+    return ((bits + 0xFFF + (bits >> 13 & 1)) & ~0x1FFF).int().view(torch.float32)
+
+
+@BOTH
+def test_products_in_tf32_are_those_of_rounded_operands(options):
+    a, b, o = torch.randn(70, 90), torch.randn(90, 45), torch.zeros(70, 45)
+    sizes = {"BM": 32, "BN": 16, "BK": 32, "PRECISION": "tf32"}
+    launch(dot_kernel, (3, 3), a, b, o, 70, 45, 90, **sizes, **options, matrix_engine=16)
+    wanted = rounded_to_tf32(a).double() @ rounded_to_tf32(b).double()
+    torch.testing.assert_close(o.double(), wanted, atol=2e-5, rtol=1e-5)
+    assert (o.double() - a.double() @ b.double()).abs().max() > 1e-4, "the operands were not rounded"

@@ -203,7 +203,7 @@ class IntelBackend(BaseBackend):
     def make_cl(self, mod: Any, metadata: dict[str, Any], options: Options) -> str:
         text = mod.str_nodebug()
         try:
-            dialect = lower.dialect_of(device_kind(self.target), bool(options.matrix_engine))
+            dialect = lower.dialect_of(device_kind(self.target), options.matrix_engine)
             rendered = lower.render(text, dialect, options.enable_fp_fusion)
         except UnsupportedOperation as error:
             raise UnsupportedOperation(f"{error} (its TTGIR: {_keep(metadata, 'ttgir', text)})") from error

@@ -33,14 +33,14 @@ class Dialect:
         options: what the source is built with.
         sub_group_attribute: prints the attribute that fixes the sub-group size.
         local_arrays: all but small arrays are in local memory (see :mod:`anyxpu.triton.storage`), else private.
-        matrix: products go to a matrix engine (see :mod:`anyxpu.triton.matrix`).
+        matrix: products of kernels with so many lanes go to a matrix engine (see :mod:`anyxpu.triton.matrix`).
     """
 
     name: str
     options: str = "-cl-std=CL3.0"
     sub_group_attribute: str = "__attribute__((intel_reqd_sub_group_size({0})))"
     local_arrays: bool = False
-    matrix: bool = False
+    matrix: int = 0
 
 
 INTEL_CPU = Dialect("intel_cpu", local_arrays=True)
@@ -54,13 +54,14 @@ WARP_SIZE = 16
 MATRIX_LANES = {"dg2": 8, "pvc": 16, "bmg": 16, "lnl": 16, "ptl": 16, "cri": 16}
 
 
-def dialect_of(device: str, matrix: bool = False) -> Dialect:
+def dialect_of(device: str, matrix: int = 0) -> Dialect:
     """The dialect for a device by its short name (see :func:`anyxpu.triton.compiler.device_kind`).
 
-    ``matrix`` has a CPU do products as a GPU does, instruction by instruction: slowly, to test how they are printed.
+    ``matrix`` has a CPU do products as a GPU does whose engine takes so many lanes, instruction by instruction: slowly,
+    to test how they are printed.
     """
     dialect = INTEL_CPU if device == "cpu" else INTEL_GPU
-    return replace(dialect, matrix=device in MATRIX_LANES or matrix)
+    return replace(dialect, matrix=matrix or MATRIX_LANES.get(device, 0))
 
 
 @dataclass(frozen=True)
@@ -91,9 +92,10 @@ def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True) -> Rendered:
         decide_masks(function)
         divide_ranges(function)
         mark_address_arithmetic(function)
-        if dialect.matrix:
+        engine = dialect.matrix == lanes
+        if engine:
             matrix.place_accumulators(function, lanes)
-        emitter = Emitter(function, _HANDLERS, warps, lanes, dialect.local_arrays, dialect.matrix)
+        emitter = Emitter(function, _HANDLERS, warps, lanes, dialect.local_arrays, engine)
         parameters = [_parameter(emitter, i) for i in range(len(function.args))]
         control.function_body(emitter)
     except UnsupportedOperation as error:

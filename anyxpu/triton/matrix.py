@@ -26,12 +26,14 @@ class Form:
         suffix: of the prelude's ``ax_dpas8_`` and ``ax_dpas16_`` functions.
         bits: the type that holds an operand's element in local memory.
         accumulator: the C type of eight rows.
+        prepared: what becomes of an operand's element first.
     """
 
     depth: int
     suffix: str
     bits: Scalar
     accumulator: str
+    prepared: str = "{0}"
 
 
 # A product of such operands in Triton's text.
@@ -42,6 +44,8 @@ _FORMS = {
     ("bf16", "f32"): Form(16, "bf16", Scalar("i16"), "float8"),
     ("i8", "i32"): Form(32, "i8", Scalar("i8"), "int8"),
 }
+# Of f32, where the kernel allows it; engines for sub-groups of 8 do not have it.
+_TF32 = Form(8, "tf32", Scalar("i32"), "float8", "ax_round_tf32({0})")
 
 
 def has_products(ttir: str) -> bool:
@@ -54,7 +58,10 @@ def form_of(op: Op, lanes: int) -> Form | None:
     a, b = op.operands[:2]
     if a.element != b.element:
         return None
-    form = _FORMS.get((str(a.element), str(op.result.element)))
+    types = (str(a.element), str(op.result.element))
+    form = _FORMS.get(types)
+    if types == ("f32", "f32") and op.attrs.get("inputPrecision") == "tf32" and lanes == 16:
+        form = _TF32
     m, k = move.tensor_type(a).shape[-2:]
     n = move.tensor_type(b).shape[-1]
     large = form is not None and m >= ACCUMULATOR_ROWS and n >= lanes and k >= form.depth
@@ -110,7 +117,7 @@ def dot(e: Emitter, op: Op, form: Form, a: Value, b: Value) -> None:
     for v, place in zip((a, b), places, strict=True):
         assert isinstance(v.element, Scalar)
         with e.loop(e.layout(v).registers) as loop:
-            bits = tables.bits_of(loop.value(v), v.element)
+            bits = tables.bits_of(form.prepared.format(loop.value(v)), v.element)
             e.line(f"{place}[{loop.offset(e.layout(v))}] = ({tables.register_type(form.bits)}){bits};")
     e.barrier()
     layout = e.layout(result)

@@ -165,6 +165,12 @@ AX_ATOMIC_FLOAT_KIND(fadd, old + v)
 AX_ATOMIC_FLOAT_KIND(max, fmax(old, v))
 AX_ATOMIC_FLOAT_KIND(min, fmin(old, v))
 
+/* --- ax_round_tf32: f32 with ten bits of significand behind the point, rounded to nearest even */
+inline float ax_round_tf32(float x) {
+  uint u = as_uint(x);
+  return x != x ? x : as_float((u + 0xfffu + ((u >> 13) & 1u)) & 0xffffe000u);
+}
+
 /* --- ax_dpas16_ ax_dpas8_: one matrix instruction: 8 rows of `a` by 16 or 8 columns of `b`, row-major in local memory,
  * `lda` and `ldb` elements a row. Lane l gives column l of b, several rows of k in one int, the lowest first, and of
  * each row of a the l-th short (of 16 lanes) or int (of 8). Rows of a begin at addresses that such a read may have,
@@ -208,4 +214,13 @@ inline int8 ax_dpas16_i8(__local const char* a, int lda, __local const char* b, 
 inline int8 ax_dpas8_i8(__local const char* a, int lda, __local const char* b, int ldb, int lane, int8 c) {
   int8 x = AX_ROWS(int8, (__local const int*)a, lda / 4, lane);
   return intel_sub_group_i8_i8_matrix_mad_k32(x, AX_FOURS_8(b, ldb, lane), c);
+}
+/* --- ax_dpas16_tf32: the same of f32 that ax_round_tf32 has rounded, eight columns of a and rows of b */
+inline float8 ax_dpas16_tf32(__local const int* a, int lda, __local const int* b, int ldb, int lane, float8 c) {
+  /* Of `a` the lower eight lanes have one row, the upper eight the next. */
+  __local const int* x = a + (lane >> 3) * lda + (lane & 7);
+  float8 y = as_float8((int8)(b[lane], b[ldb + lane], b[2 * ldb + lane], b[3 * ldb + lane], b[4 * ldb + lane],
+                              b[5 * ldb + lane], b[6 * ldb + lane], b[7 * ldb + lane]));
+  float4 rows = as_float4((int4)(x[0], x[2 * lda], x[4 * lda], x[6 * lda]));
+  return intel_sub_group_tf32_tf32_matrix_mad_k8(rows, y, c);
 }

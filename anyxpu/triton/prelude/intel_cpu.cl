@@ -48,3 +48,12 @@ AX_CPU_DPAS(intel_sub_group_bf16_bf16_matrix_mad_k16, int8, 2, ax_cpu_dpas_bf16)
   }
 AX_CPU_DPAS_I8(short8, short, 2)
 AX_CPU_DPAS_I8(int8, int, 4)
+inline float8 intel_sub_group_tf32_tf32_matrix_mad_k8(float4 a, float8 rows, float8 c) {
+  float x[4], b[8], sums[8];
+  vstore4(a, 0, x);
+  vstore8(rows, 0, b);
+  vstore8(c, 0, sums);
+  for (int j = 0; j < 8; ++j)
+    for (int k = 0; k < 8; ++k) sums[j] = fma(sub_group_broadcast(x[j / 2], 8 * (j & 1) + k), b[k], sums[j]);
+  return vload8(0, sums);
+}
