@@ -618,6 +618,13 @@ def number_argument(b: Builder) -> None:
     b.define(f"{n.name} + tl.program_id(0)", I32, (), lambda env: np.int32(env[n.name] + env["pid"]))
 
 
+def move_by_argument(b: Builder) -> None:
+    """Numbers of elements from somewhere on, which may be before zero, and a multiple that Triton knows of."""
+    x = b.tensor(lambda v: v.kind is I32)
+    n = b.argument(I32, b.draw.pick([16, -16, -48, 1024, 7, -5]))
+    b.define(f"{x.name} + {n.name}", I32, x.shape, lambda env: env[x.name] + np.int32(env[n.name]))
+
+
 def place(b: Builder) -> None:
     """Each element's row-major number: what masks and indices are made of."""
     shapes = [v.shape for v in b.scope if v.shape]
@@ -793,6 +800,6 @@ SHAPES: list[Step] = [transpose, reshape, spread, outer, join, join, split, flip
 COLLECTIVE: list[Step] = [
     reduce, reduce, reduce, arg_reduce, reduce_pairs, scan, scan_pairs, sort, topk, histogram, product, product,
 ]  # fmt: skip
-MEMORY: list[Step] = [load, load, load_scalar, number_argument, place, atomic]
+MEMORY: list[Step] = [load, load, load_scalar, number_argument, place, place, move_by_argument, atomic]
 STEPS: list[Step] = [*ELEMENTWISE, *SHAPES, *COLLECTIVE, *MEMORY]
 NESTED: list[Step] = [for_loop, while_loop, branch]

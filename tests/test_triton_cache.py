@@ -93,20 +93,6 @@ def test_one_configuration_of_a_kernel_is_compiled_on_a_cpu_unless_tuning_is_ask
     assert counts[0] == 1 < counts[1]
 
 
-def test_a_block_is_long_in_every_dimension_where_the_memory_order_is_not_known():
-    from types import SimpleNamespace
-
-    from anyxpu.inductor.heuristics import nearest
-
-    def config(x, r):
-        return SimpleNamespace(kwargs={"XBLOCK": x, "R0_BLOCK": r})
-
-    offered = [config(2, 2048), config(1, 2048), config(64, 64), config(8, 512), config(64, 4)]
-    assert nearest(offered, {"x": 1024, "r0_": 2048}) is offered[2]
-    assert nearest(offered, {"x": 1, "r0_": 1 << 20}).kwargs["R0_BLOCK"] == 2048
-    assert nearest([config(1, 2048), config(8, 512)], {"x": 64, "r0_": 4096}).kwargs["XBLOCK"] == 1
-
-
 def test_ragged_products_are_not_padded_on_a_cpu_unless_forced(xpu):
     from torch._inductor.fx_passes import pad_mm
 

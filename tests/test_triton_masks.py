@@ -108,3 +108,19 @@ def test_a_loops_counter_is_taken_for_no_more_than_it_is(kernel, first, last):
     at = torch.arange(32)
     wanted = sum((x * ((i + at >= 0) & (i + at < 64)) for i in range(first, last, 3)), torch.zeros_like(x))
     assert torch.equal(o, wanted.int())
+
+
+@triton.jit
+def shifted_kernel(quotients, remainders, n, B: tl.constexpr):
+    at = tl.arange(0, B)
+    tl.store(quotients + at, (at + n) // 16)
+    tl.store(remainders + at, (at + n) % 16)
+
+
+@pytest.mark.parametrize("n", [0, 16, 48, -16, -48, 7, -7])
+def test_a_negative_multiple_is_divided_towards_zero(n):
+    quotients, remainders = torch.zeros(2, 64, dtype=torch.int32)
+    launch(shifted_kernel, (1,), quotients, remainders, n, B=64)
+    x = torch.arange(64, dtype=torch.int32) + n
+    assert torch.equal(quotients, torch.div(x, 16, rounding_mode="trunc"))
+    assert torch.equal(remainders, torch.fmod(x, 16))

@@ -130,11 +130,11 @@ def _compared(op: Op, multiples: dict[Value, int]) -> list[Op] | None:
             return None
         step = bound & -bound
     elif splat is not None and right.type == left.type:
-        step = _multiple_of(splat[0][0], multiples)
+        step = _divisor_of(splat[0][0], multiples)
     else:
         return None
-    step = min([step, *(_multiple_of(s, multiples) for s in scalars)])
-    if step < 2 or step & (step - 1):
+    step = min([step, *(_divisor_of(s, multiples) for s in scalars)])
+    if step < 2:
         return None
     maker = _Maker(op.result)
     assert not isinstance(left.type.element, Pointer)
@@ -234,7 +234,7 @@ def _multiple_of(value: Value, multiples: dict[Value, int]) -> int:
         return multiples[value]
     op = _owner(value)
     if op is None:
-        return value.multiple & -value.multiple
+        return 1
     if op.name == "arith.constant":
         number = int(op.attrs["value"])
         return number & -number if number > 0 else 1 << 31 if number == 0 else 1
@@ -244,6 +244,11 @@ def _multiple_of(value: Value, multiples: dict[Value, int]) -> int:
         a, b = (_multiple_of(o, multiples) for o in op.operands)
         return a * b if op.name == "arith.muli" else min(a, b)
     return 1
+
+
+def _divisor_of(value: Value, multiples: dict[Value, int]) -> int:
+    """A power of two that divides the scalar, which may be negative."""
+    return value.multiple & -value.multiple if value.multiple > 1 else _multiple_of(value, multiples)
 
 
 def _is_not_negative(value: Value, multiples: dict[Value, int]) -> bool:

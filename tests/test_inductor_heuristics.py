@@ -1,0 +1,56 @@
+"""Which kernels Inductor makes for a CPU device, and with which blocks."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch._inductor.utils import run_and_get_code
+
+from anyxpu.inductor.heuristics import nearest, one_row, square
+
+
+def config(**blocks):
+    return SimpleNamespace(kwargs=blocks)
+
+
+@pytest.mark.parametrize(("columns", "kind"), [(2048, "per"), (4096, "per"), (8192, "red")])
+def test_rows_of_up_to_4096_are_kept_whole(columns, kind, xpu):
+    x = torch.randn(33, columns)
+    torch._dynamo.reset()
+    got, (code, *_) = run_and_get_code(torch.compile(lambda t: torch.softmax(t, -1)), x.to(xpu))
+    assert f"def triton_{kind}_fused" in code
+    torch.testing.assert_close(got.cpu().double(), torch.softmax(x.double(), -1), atol=1e-6, rtol=1e-4)
+
+
+def test_a_block_is_long_in_every_dimension_where_the_memory_order_is_not_known():
+    offered = [config(XBLOCK=x, R0_BLOCK=r) for x, r in ((2, 2048), (1, 2048), (64, 64), (8, 512), (64, 4))]
+    assert nearest(offered, {"x": 1024, "r0_": 2048}) is offered[2]
+    assert nearest(offered, {"x": 1, "r0_": 1 << 20}).kwargs["R0_BLOCK"] == 2048
+    few = [config(XBLOCK=1, R0_BLOCK=2048), config(XBLOCK=8, R0_BLOCK=512)]
+    assert nearest(few, {"x": 64, "r0_": 4096}).kwargs["XBLOCK"] == 1
+
+
+def test_a_persistent_kernel_takes_one_long_row_at_a_time():
+    assert one_row(config(XBLOCK=8), {"x": 2048, "r0_": 1024}).kwargs == {"XBLOCK": 1}
+    assert one_row(config(XBLOCK=32), {"x": 2048, "r0_": 64}).kwargs == {"XBLOCK": 32}
+    looped = config(XBLOCK=64, R0_BLOCK=4)
+    assert one_row(looped, {"x": 2048, "r0_": 1024}) is looped
+
+
+def test_a_tile_in_two_dimensions_is_square_and_no_larger_than_the_tensor():
+    offered = config(XBLOCK=32, YBLOCK=32)
+    assert square(offered, {"x": 1024, "y": 512}).kwargs == {"XBLOCK": 64, "YBLOCK": 64}
+    assert square(offered, {"x": 1024, "y": 3}).kwargs == {"XBLOCK": 64, "YBLOCK": 4}
+    assert offered.kwargs == {"XBLOCK": 32, "YBLOCK": 32}
+    three = config(XBLOCK=8, YBLOCK=8, ZBLOCK=8)
+    assert square(three, {"x": 64, "y": 64, "z": 64}) is three
+
+
+@pytest.mark.parametrize("shape", [(70, 130), (1, 500), (3, 1), (64, 64), (200, 5)])
+def test_a_transposed_copy_is_right_in_every_shape(shape, xpu):
+    x = torch.randn(shape)
+    torch._dynamo.reset()
+    got = torch.compile(lambda t: (t.t() * 2).contiguous())(x.to(xpu)).cpu()
+    assert torch.equal(got, x.t() * 2) and got.is_contiguous()
