@@ -28,38 +28,8 @@ PREAMBLE = """\
 import triton
 import triton.language as tl
 
+from tests.fuzz_functions import add, bit_and, compose, keep_last, larger_first, multiply
 from tests.fuzz_programs import unpacked
-
-
-@triton.jit
-def keep_last(a, b):
-    return b
-
-
-@triton.jit
-def add(a, b):
-    return a + b
-
-
-@triton.jit
-def multiply(a, b):
-    return a * b
-
-
-@triton.jit
-def bit_and(a, b):
-    return a & b
-
-
-@triton.jit
-def compose(a1, b1, a2, b2):
-    return a1 * a2, b1 * a2 + b2
-
-
-@triton.jit
-def larger_first(v1, i1, v2, i2):
-    first = (v1 > v2) | ((v1 == v2) & (i1 < i2))
-    return tl.where(first, v1, v2), tl.where(first, i1, i2)
 
 
 """
@@ -452,7 +422,8 @@ class Builder:
 
     def step(self) -> None:
         """Add one step; one that finds no operands adds nothing."""
-        from tests.fuzz_steps import NESTED, STEPS
+        from tests.fuzz_control import NESTED
+        from tests.fuzz_steps import STEPS
 
         # Blocks are costly to run and to read, and at most two deep.
         step = self.draw.pick(NESTED) if self.depth < 2 and self.draw.rarely(8) else self.draw.pick(STEPS)

@@ -1,7 +1,8 @@
 """``anyxpu bench compile``: what compiling a kernel takes, stage by stage, beside Triton's own NVIDIA backend.
 
 The kernels are those that Inductor makes of ``anyxpu bench kernels``' functions. Both sides compile the same sources
-in one process, each time into a cache that is empty; neither needs a GPU for it.
+in one process, with the block sizes that Inductor chose for xpu, each time into a cache that is empty; neither needs a
+GPU for it.
 """
 
 from __future__ import annotations

@@ -2,38 +2,8 @@
 import triton
 import triton.language as tl
 
+from tests.fuzz_functions import add, bit_and, compose, keep_last, larger_first, multiply
 from tests.fuzz_programs import unpacked
-
-
-@triton.jit
-def keep_last(a, b):
-    return b
-
-
-@triton.jit
-def add(a, b):
-    return a + b
-
-
-@triton.jit
-def multiply(a, b):
-    return a * b
-
-
-@triton.jit
-def bit_and(a, b):
-    return a & b
-
-
-@triton.jit
-def compose(a1, b1, a2, b2):
-    return a1 * a2, b1 * a2 + b2
-
-
-@triton.jit
-def larger_first(v1, i1, v2, i2):
-    first = (v1 > v2) | ((v1 == v2) & (i1 < i2))
-    return tl.where(first, v1, v2), tl.where(first, i1, i2)
 
 
 @triton.jit
