@@ -5,14 +5,10 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
-import re
-import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -20,40 +16,9 @@ import pytest
 from anyxpu import build
 from anyxpu.drivers import NAMES, library_path
 from anyxpu.drivers.abi import Driver, DriverError, Format, HostFunction, Memory, Status
+from tests.driver_support import MIB, Gate, address, from_device, load, needs_intel, random_floats, refuses, to_device
 
-needs_intel = pytest.mark.skipif(build.sycl_prefix() is None, reason="intel-sycl-rt is not installed")
 DRIVERS = [pytest.param("null"), pytest.param("sycl", marks=needs_intel)]
-MIB = 1 << 20
-
-SOURCE = b"""
-__kernel void axpy(__global float* y, __global const float* x, float a, int n) {
-  int i = get_global_id(0);
-  if (i < n) y[i] += a * x[i];
-}
-__kernel void reverse_group(__global int* y, __local int* scratch) {
-  int l = get_local_id(0), n = get_local_size(0);
-  scratch[l] = y[get_global_id(0)];
-  barrier(CLK_LOCAL_MEM_FENCE);
-  y[get_global_id(0)] = scratch[n - 1 - l];
-}
-__kernel void where_am_i(__global int* out) {
-  int x = get_global_id(0), y = get_global_id(1), z = get_global_id(2);
-  int i = (z * get_global_size(1) + y) * get_global_size(0) + x;
-  out[4 * i] = get_group_id(0); out[4 * i + 1] = get_group_id(1); out[4 * i + 2] = get_group_id(2);
-  out[4 * i + 3] = (get_local_id(2) * get_local_size(1) + get_local_id(1)) * get_local_size(0) + get_local_id(0);
-}
-__attribute__((reqd_work_group_size(64, 1, 1))) __kernel void needs_64(__global int* y) { y[get_global_id(0)] = 1; }
-__kernel void scalars(__global double* out, char c, uchar uc, short s, ulong ul, double d) {
-  out[0] = c; out[1] = uc; out[2] = s; out[3] = (double)ul; out[4] = d;
-}
-"""
-
-
-def load(name: str, tmp_path_factory: pytest.TempPathFactory, devices: int) -> Driver:
-    """An instance of the driver for these tests alone, whatever else this process does with it."""
-    copy = tmp_path_factory.mktemp("driver") / f"{name}.so"
-    shutil.copy(library_path(name), copy)
-    return Driver(copy, devices)
 
 
 @pytest.fixture(scope="module", params=DRIVERS)
@@ -74,65 +39,10 @@ def null(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
     return load("null", tmp_path_factory, devices=2)
 
 
-@pytest.fixture(scope="module")
-def module(sycl: Driver) -> int:
-    return sycl.module(0, Format.OPENCL_C, SOURCE, "-cl-std=CL3.0")
-
-
-class Gate:
-    """Holds a queue at one point until it is opened, or the test ends."""
-
-    closed: ClassVar[list[Gate]] = []
-
-    def __init__(self, driver: Driver, queue: int) -> None:
-        self.closed.append(self)
-        self._open, self._reached = threading.Event(), threading.Event()
-        self._function = HostFunction(self._hold)
-        driver.host_call(queue, self._function)
-        # A thread that waits for any queue may be the one that runs the function, and would then never open the gate.
-        # It is another one's once it has begun; a queue that is held elsewhere does not begin it, which is as good.
-        self._reached.wait(1)
-
-    def _hold(self, _: int | None) -> None:
-        self._reached.set()
-        self._open.wait(60)
-
-    def open(self) -> None:
-        self._open.set()
-
-
 @pytest.fixture(autouse=True)
 def open_gates() -> Iterator[None]:
     yield
-    while Gate.closed:
-        Gate.closed.pop().open()
-
-
-def address(array: np.ndarray) -> int:
-    return array.ctypes.data
-
-
-def to_device(driver: Driver, queue: int, array: np.ndarray, device: int = 0) -> int:
-    pointer = driver.allocate(device, array.nbytes)
-    driver.copy(queue, pointer, address(array), array.nbytes)
-    driver.synchronize(queue)
-    return pointer
-
-
-def from_device(driver: Driver, queue: int, pointer: int, like: np.ndarray) -> np.ndarray:
-    out = np.empty_like(like)
-    driver.copy(queue, address(out), pointer, out.nbytes)
-    driver.synchronize(queue)
-    return out
-
-
-def random_floats(*shape: int) -> np.ndarray:
-    return np.random.default_rng().standard_normal(shape).astype(np.float32)
-
-
-def refuses(status: Status, match: str = ""):
-    """The ``with`` block raises a DriverError of that status whose message matches."""
-    return pytest.raises(DriverError, match=f"{status.name}: .*{match}")
+    Gate.open_all()
 
 
 # --- devices -----------------------------------------------------------------------------------------------------
@@ -433,172 +343,6 @@ def test_elapsed_time_needs_two_timing_events_that_were_reached(driver: Driver) 
     assert driver.elapsed(start, end) >= 0
 
 
-# --- modules and launches -----------------------------------------------------------------------------------------
-def test_a_kernel_computes(sycl: Driver, module: int) -> None:
-    queue, n = sycl.queue(0), 1000
-    x, y, a = random_floats(n), random_floats(n), np.float32(1.7)
-    dx, dy = to_device(sycl, queue, x), to_device(sycl, queue, y)
-    kernel = sycl.kernel(module, "axpy")
-    sycl.launch(queue, kernel, (16, 1, 1), (64, 1, 1), dy, dx, ctypes.c_float(a), ctypes.c_int(n))
-    expected = y.astype(np.float64) + np.float64(a) * x.astype(np.float64)
-    np.testing.assert_allclose(from_device(sycl, queue, dy, y), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_groups_and_items_are_counted_x_first(sycl: Driver, module: int) -> None:
-    groups, local = (5, 3, 2), (4, 2, 3)
-    size = [g * w for g, w in zip(groups, local, strict=True)]
-    queue, out = sycl.queue(0), np.zeros((size[2], size[1], size[0], 4), np.int32)
-    pointer = to_device(sycl, queue, out)
-    sycl.launch(queue, sycl.kernel(module, "where_am_i"), groups, local, pointer)
-    z, y, x = np.indices(out.shape[:3])
-    item = ((z % local[2]) * local[1] + y % local[1]) * local[0] + x % local[0]
-    expected = np.stack([x // local[0], y // local[1], z // local[2], item], -1)
-    assert np.array_equal(from_device(sycl, queue, pointer, out), expected)
-
-
-def test_local_memory_is_an_argument(sycl: Driver, module: int) -> None:
-    queue, data = sycl.queue(0), np.arange(256, dtype=np.int32)
-    pointer = to_device(sycl, queue, data)
-    sycl.launch(queue, sycl.kernel(module, "reverse_group"), (4, 1, 1), (64, 1, 1), pointer, ("local", 256))
-    expected = data.reshape(4, 64)[:, ::-1].ravel()
-    assert np.array_equal(from_device(sycl, queue, pointer, data), expected)
-
-
-def test_scalars_of_every_width_arrive(sycl: Driver, module: int) -> None:
-    queue, out = sycl.queue(0), np.zeros(5)
-    pointer = to_device(sycl, queue, out)
-    values = (ctypes.c_int8(-3), ctypes.c_uint8(250), ctypes.c_int16(-3000), ctypes.c_uint64(1 << 60), 2.25)
-    sycl.launch(
-        queue, sycl.kernel(module, "scalars"), (1, 1, 1), (1, 1, 1), pointer, *values[:4], ctypes.c_double(values[4])
-    )
-    assert from_device(sycl, queue, pointer, out).tolist() == [-3, 250, -3000, float(1 << 60), 2.25]
-
-
-def test_native_code_goes_round(sycl: Driver, module: int) -> None:
-    native = sycl.native(module)
-    again = sycl.module(0, Format.NATIVE, native)
-    queue, x, y = sycl.queue(0), random_floats(64), random_floats(64)
-    dx, dy = to_device(sycl, queue, x), to_device(sycl, queue, y)
-    kernel = sycl.kernel(again, "axpy")
-    sycl.launch(queue, kernel, (1, 1, 1), (64, 1, 1), dy, dx, ctypes.c_float(2), ctypes.c_int(64))
-    np.testing.assert_allclose(from_device(sycl, queue, dy, y), y + 2.0 * x.astype(np.float64), rtol=1e-5, atol=1e-6)
-    with refuses(Status.BUILD_FAILED):
-        sycl.module(0, Format.NATIVE, native[: len(native) // 3])
-
-
-def test_a_build_failure_holds_the_compilers_log(sycl: Driver) -> None:
-    with pytest.raises(DriverError, match=re.compile(r":2:\d+: error: .*no_such_thing", re.S)) as caught:
-        sycl.module(0, Format.OPENCL_C, b"__kernel void k(__global int* x) {\n  x[0] = no_such_thing; }")
-    assert caught.value.status is Status.BUILD_FAILED
-
-
-def test_a_missing_kernel_is_named_with_those_there_are(sycl: Driver, module: int) -> None:
-    with refuses(Status.INVALID, "no kernel nope .*axpy"):
-        sycl.kernel(module, "nope")
-
-
-def test_kernel_information(sycl: Driver) -> None:
-    source = b"""
-    __attribute__((intel_reqd_sub_group_size(32))) __kernel void k(__global float* x) {
-      __local float shared[100];
-      shared[get_local_id(0) % 100] = x[get_global_id(0)];
-      barrier(CLK_LOCAL_MEM_FENCE);
-      x[get_global_id(0)] = shared[(get_local_id(0) + 1) % 100];
-    }"""
-    info = sycl.kernel_info(sycl.kernel(sycl.module(0, Format.OPENCL_C, source), "k"))
-    assert info.sub_group_size == 32
-    assert info.local_mem_size >= 400
-    assert 0 < info.max_work_group_size <= sycl.properties(0).max_work_group_size
-
-
-def test_wrong_launches_are_refused_at_once(sycl: Driver, module: int) -> None:
-    queue, pointer = sycl.queue(0), sycl.allocate(0, 4096)
-    axpy, needs_64 = sycl.kernel(module, "axpy"), sycl.kernel(module, "needs_64")
-    args = (pointer, pointer, ctypes.c_float(0), ctypes.c_int(0))
-    with refuses(Status.INVALID, "takes 4 arguments; it was given 3"):
-        sycl.launch(queue, axpy, (1, 1, 1), (64, 1, 1), *args[:3])
-    with refuses(Status.INVALID, r"work-groups of \d+ work-items"):
-        sycl.launch(queue, axpy, (1, 1, 1), (1 << 20, 1, 1), *args)
-    with refuses(Status.INVALID, "requires 64x1x1"):
-        sycl.launch(queue, needs_64, (1, 1, 1), (32, 2, 1), pointer)
-    with refuses(Status.LAUNCH_FAILED):
-        sycl.launch(queue, axpy, (1, 1, 1), (64, 1, 1), *args[:3], ctypes.c_double(0))
-    sycl.launch(queue, axpy, (0, 1, 1), (64, 1, 1), *args)  # nothing to do
-    sycl.launch(queue, axpy, (1, 1, 1), (64, 1, 1), *args)
-    sycl.synchronize(queue)
-
-
-def launch_that_fails_later(sycl: Driver, queue: int, kernel: int, pointer: int) -> Gate:
-    """Put a launch that the device will refuse behind a wait for another device, where the runtime holds it back."""
-    other, event = sycl.queue(0), sycl.event(0)
-    gate = Gate(sycl, other)
-    sycl.record(event, other)
-    sycl.wait(event, queue)
-    sycl.launch(queue, kernel, (1, 1, 1), (64, 1, 1), pointer, ("local", 1 << 30))  # more than there is
-    return gate
-
-
-@pytest.mark.parametrize("noticed_by", ["synchronize", "next command"])
-def test_a_failure_that_comes_late_surfaces_and_the_queue_goes_on(sycl: Driver, noticed_by: str) -> None:
-    queue, data, scratch = sycl.queue(1), np.arange(64, dtype=np.int32), sycl.allocate(1, 64)
-    pointer = to_device(sycl, queue, data, device=1)
-    kernel = sycl.kernel(sycl.module(1, Format.OPENCL_C, SOURCE, "-cl-std=CL3.0"), "reverse_group")
-    launch_that_fails_later(sycl, queue, kernel, pointer).open()
-    if noticed_by == "synchronize":
-        with refuses(Status.LAUNCH_FAILED):
-            sycl.synchronize(queue)
-    else:
-        with refuses(Status.LAUNCH_FAILED, "earlier"):
-            for _ in range(1000):  # the failure is noticed by the runtime's own thread
-                sycl.fill(queue, scratch, b"\0", 1)
-                time.sleep(0.01)
-    sycl.launch(queue, kernel, (1, 1, 1), (64, 1, 1), pointer, ("local", 256))
-    assert np.array_equal(from_device(sycl, queue, pointer, data), data[::-1])
-    sycl.synchronize(sycl.queue(1))  # hears nothing of it
-
-
-def test_a_failure_on_a_queue_that_is_gone_harms_nobody(sycl: Driver) -> None:
-    queue, other, pointer = sycl.queue(1), sycl.queue(1), sycl.allocate(1, 4096)
-    kernel = sycl.kernel(sycl.module(1, Format.OPENCL_C, SOURCE, "-cl-std=CL3.0"), "reverse_group")
-    gate = launch_that_fails_later(sycl, queue, kernel, pointer)
-    sycl.queue_destroy(queue)
-    gate.open()
-    for _ in range(20):
-        time.sleep(0.01)
-        sycl.fill(other, pointer, b"\0", 64)
-        sycl.synchronize(other)
-
-
-def test_threads_launch_one_kernel_with_their_own_arguments(sycl: Driver, module: int) -> None:
-    kernel, n, rounds = sycl.kernel(module, "axpy"), 256, 200
-    failures: list[object] = []
-
-    def work(seed: int) -> None:
-        queue = sycl.queue(0)
-        x, y = np.full(n, seed, np.float32), np.zeros(n, np.float32)
-        dx, dy = to_device(sycl, queue, x), to_device(sycl, queue, y)
-        for _ in range(rounds):
-            sycl.launch(queue, kernel, (4, 1, 1), (64, 1, 1), dy, dx, ctypes.c_float(1), ctypes.c_int(n))
-        if not (from_device(sycl, queue, dy, y) == seed * rounds).all():
-            failures.append(seed)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(1, 5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
-
-
-def test_a_module_belongs_to_its_device(sycl: Driver, module: int) -> None:
-    queue, pointer = sycl.queue(1), sycl.allocate(1, 4096)
-    kernel = sycl.kernel(module, "reverse_group")
-    with pytest.raises(DriverError):
-        sycl.launch(queue, kernel, (1, 1, 1), (64, 1, 1), pointer, ("local", 256))
-    sycl.synchronize(queue)
-
-
-# --- the process around it ------------------------------------------------------------------------------------------
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     kept = {k: v for k, v in os.environ.items() if k != "OCL_ICD_FILENAMES"}
     return subprocess.run(
@@ -666,8 +410,8 @@ def test_the_nth_next_allocation_fails(null: Driver, faults) -> None:
 def test_modules_and_launches_fail_on_demand(null: Driver, faults) -> None:
     faults("build", 1)
     with refuses(Status.BUILD_FAILED, "injected"):
-        null.module(0, Format.OPENCL_C, SOURCE)
-    kernel, queue = null.kernel(null.module(0, Format.OPENCL_C, SOURCE), "axpy"), null.queue(0)
+        null.module(0, Format.OPENCL_C, b"__kernel void axpy() {}")
+    kernel, queue = null.kernel(null.module(0, Format.OPENCL_C, b"__kernel void axpy() {}"), "axpy"), null.queue(0)
     faults("launch", 2)
     null.launch(queue, kernel, (1, 1, 1), (1, 1, 1))
     with refuses(Status.LAUNCH_FAILED, "kernel axpy"):

@@ -14,7 +14,7 @@ from typing import Any
 
 from anyxpu.drivers import NAMES, library_path
 
-ABI = 1
+ABI = 2
 
 
 class Status(IntEnum):
@@ -157,7 +157,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "kernel_create": (_handle, c_char_p, POINTER(_handle)),
     "kernel_information": (_handle, POINTER(KernelInfo)),
     "kernel_destroy": (_handle,),
-    "launch": (_handle, _handle, POINTER(c_uint32), POINTER(c_uint32), POINTER(Arg), c_uint32),
+    "launch": (_handle, _handle, POINTER(c_uint32), POINTER(c_uint32), POINTER(Arg), c_uint32, c_uint64),
 }
 
 
@@ -303,7 +303,9 @@ class Driver:
     def kernel_destroy(self, kernel: int) -> None:
         self._call("kernel_destroy", kernel)
 
-    def launch(self, queue: int, kernel: int, groups: Sequence[int], local: Sequence[int], *args: Any) -> None:
+    def launch(
+        self, queue: int, kernel: int, groups: Sequence[int], local: Sequence[int], *args: Any, work: int = 0
+    ) -> None:
         """``args``: ctypes values by value, a plain int as an address, ``bytes``' length n as ``("local", n)``."""
         array = (Arg * max(len(args), 1))()
         kept = []
@@ -315,4 +317,4 @@ class Driver:
             kept.append(value)
             slot.value, slot.size = ctypes.addressof(value), ctypes.sizeof(value)
             slot.kind = ArgKind.POINTER if isinstance(arg, int) else ArgKind.VALUE
-        self._call("launch", queue, kernel, (c_uint32 * 3)(*groups), (c_uint32 * 3)(*local), array, len(args))
+        self._call("launch", queue, kernel, (c_uint32 * 3)(*groups), (c_uint32 * 3)(*local), array, len(args), work)

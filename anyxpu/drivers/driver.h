@@ -22,7 +22,7 @@
 extern "C" {
 #endif
 
-#define AX_DRIVER_ABI 1
+#define AX_DRIVER_ABI 2
 
 typedef enum ax_status {
   AX_OK = 0,
@@ -167,9 +167,11 @@ typedef struct ax_driver {
   ax_status (*kernel_create)(ax_module* module, const char* name, ax_kernel** out);
   ax_status (*kernel_information)(ax_kernel* kernel, ax_kernel_info* out);
   ax_status (*kernel_destroy)(ax_kernel* kernel);
-  /* `groups` work-groups of `local` work-items in each of three dimensions, x first. Arguments are copied. */
+  /* `groups` work-groups of `local` work-items in each of three dimensions, x first. Arguments are copied.
+   * `work` estimates what all of them do together, in simple operations on one element; 0 is unknown. A driver may
+   * run what is little before the call returns, where nothing before it in the queue is left to do. */
   ax_status (*launch)(ax_queue* queue, ax_kernel* kernel, const uint32_t groups[3], const uint32_t local[3],
-                      const ax_arg* args, uint32_t arg_count);
+                      const ax_arg* args, uint32_t arg_count, uint64_t work);
 
   /* The calling thread's last failure, in one sentence (or a build log). Never NULL. */
   const char* (*last_error)(void);

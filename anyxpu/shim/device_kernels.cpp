@@ -102,7 +102,8 @@ void launch_elements(ax_queue* queue, ax_kernel* kernel, int64_t count, ax_arg* 
   constexpr int64_t kGroup = int64_t{kLocalSize} * kElementsPerItem;
   const uint32_t groups[3] = {static_cast<uint32_t>((count + kGroup - 1) / kGroup), 1, 1};
   const uint32_t local[3] = {kLocalSize, 1, 1};
-  check(driver().launch(queue, kernel, groups, local, args, arg_count), what);
+  // A read and a write each, mostly with a conversion or an index between them.
+  check(driver().launch(queue, kernel, groups, local, args, arg_count, static_cast<uint64_t>(count) * 4), what);
 }
 
 Walk32 walk32_of(const at::TensorIteratorBase& iterator) {

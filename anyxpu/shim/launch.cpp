@@ -11,6 +11,7 @@
 // After Python.h, which it does not include by itself.
 #include <structmember.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <limits>
@@ -261,11 +262,54 @@ Parameter parameter_of(const std::string& type) {
 }
 
 // --- the launcher ---------------------------------------------------------------------------------------------------
+// A loop's count of rounds: ceil(argument / step).
+struct Rounds {
+  size_t argument;  // of the kernel's own arguments
+  uint64_t step;
+};
+
+// A part of what one work-group does: so many operations, as often as the loops around them go round.
+struct WorkTerm {
+  uint64_t operations;
+  std::vector<Rounds> loops;
+};
+
 struct Plan {
   std::vector<Parameter> parameters;
   uint32_t local[3];
   uint32_t shared_bytes;
+  std::vector<WorkTerm> work;  // empty: unknown
 };
+
+// More than any driver finds little; sums and products stop here.
+constexpr uint64_t kMuchWork = uint64_t{1} << 30;
+
+using Args = c10::SmallVector<ax_arg, 32>;
+
+uint64_t rounds_of(const Rounds& loop, const Args& args) {
+  const ax_arg& arg = args[loop.argument];
+  int64_t end = 0;
+  if (arg.size == sizeof(int32_t)) {
+    int32_t narrow = 0;
+    std::memcpy(&narrow, arg.value, sizeof(narrow));
+    end = narrow;
+  } else {
+    std::memcpy(&end, arg.value, sizeof(end));
+  }
+  return end <= 0 ? 0 : (std::min<uint64_t>(end, kMuchWork) - 1) / loop.step + 1;
+}
+
+// What `groups` work-groups do together, as ax_driver::launch wants to know it.
+uint64_t work_of(const std::vector<WorkTerm>& terms, const uint32_t groups[3], const Args& args) {
+  uint64_t sum = 0;
+  for (const WorkTerm& term : terms) {
+    uint64_t product = std::min(term.operations, kMuchWork);
+    for (const Rounds& loop : term.loops) product = std::min(product * rounds_of(loop, args), kMuchWork);
+    sum = std::min(sum + product, kMuchWork);
+  }
+  for (int i = 0; i < 3; ++i) sum = std::min(sum * groups[i], kMuchWork);
+  return sum;
+}
 
 struct Launcher {
   PyObject_HEAD;
@@ -343,7 +387,7 @@ PyObject* call(Launcher* self, PyObject* const* args, Py_ssize_t count) {
 
   const size_t most = plan.parameters.size() + 1;
   c10::SmallVector<Slot, 32> slots(most);
-  c10::SmallVector<ax_arg, 32> out;
+  Args out;
   for (size_t i = 0; i < plan.parameters.size(); ++i) {
     const Parameter& parameter = plan.parameters[i];
     if (parameter.convert == nullptr) continue;
@@ -353,8 +397,9 @@ PyObject* call(Launcher* self, PyObject* const* args, Py_ssize_t count) {
   if (plan.shared_bytes) out.push_back({nullptr, plan.shared_bytes, AX_ARG_LOCAL});
 
   // The GIL stays held: a launch only enqueues, and giving the GIL up would cost more than the launch.
-  const ax_status status = driver().launch(reinterpret_cast<ax_queue*>(queue), self->kernel->handle, groups, plan.local,
-                                           out.data(), static_cast<uint32_t>(out.size()));
+  const ax_status status =
+      driver().launch(reinterpret_cast<ax_queue*>(queue), self->kernel->handle, groups, plan.local, out.data(),
+                      static_cast<uint32_t>(out.size()), work_of(plan.work, groups, out));
   if (C10_UNLIKELY(status != AX_OK)) return raise_launch_error(*self->kernel);
   Py_RETURN_NONE;
 }
@@ -369,25 +414,47 @@ PyObject* launcher_call(PyObject* object, PyObject* const* args, size_t flags, P
   END_HANDLE_TH_ERRORS
 }
 
-Plan* make_plan(PyObject* arg_types, const std::array<unsigned, 3>& local, unsigned shared_bytes) {
+// [(operations, [(argument, step), ...]), ...]
+std::vector<WorkTerm> read_work(PyObject* object, const std::vector<Parameter>& parameters) {
+  std::vector<const Parameter*> taken;  // by the kernel
+  for (const Parameter& parameter : parameters)
+    if (parameter.convert != nullptr) taken.push_back(&parameter);
+  std::vector<WorkTerm> work;
+  for (const py::handle term : py::reinterpret_borrow<py::object>(object)) {
+    const auto pair = term.cast<std::pair<uint64_t, std::vector<std::pair<size_t, uint64_t>>>>();
+    WorkTerm& made = work.emplace_back(WorkTerm{pair.first, {}});
+    for (const auto& [argument, step] : pair.second) {
+      const bool countable = argument < taken.size() && taken[argument]->kind == AX_ARG_VALUE &&
+                             (taken[argument]->bytes == 4 || taken[argument]->bytes == 8);
+      TORCH_CHECK_VALUE(countable && step > 0, "anyxpu: a loop of the kernel is said to count to argument ", argument,
+                        " in steps of ", step, ", which is no integer argument and step of it");
+      made.loops.push_back({argument, step});
+    }
+  }
+  return work;
+}
+
+Plan* make_plan(PyObject* arg_types, const std::array<unsigned, 3>& local, unsigned shared_bytes, PyObject* work) {
   auto plan = std::make_unique<Plan>();
   for (const py::handle type : py::reinterpret_borrow<py::object>(arg_types))
     plan->parameters.push_back(parameter_of(type.cast<std::string>()));
   std::copy(local.begin(), local.end(), plan->local);
   plan->shared_bytes = shared_bytes;
+  if (work != nullptr) plan->work = read_work(work, plan->parameters);
   return plan.release();
 }
 
 PyObject* launcher_new(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   HANDLE_TH_ERRORS
-  static const char* names[] = {"arg_types", "local", "shared_bytes", nullptr};
+  static const char* names[] = {"arg_types", "local", "shared_bytes", "work", nullptr};
   PyObject* arg_types = nullptr;
+  PyObject* work = nullptr;
   std::array<unsigned, 3> local{};
   unsigned shared_bytes = 0;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O(III)|I", const_cast<char**>(names), &arg_types, &local[0],
-                                   &local[1], &local[2], &shared_bytes))
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O(III)|IO", const_cast<char**>(names), &arg_types, &local[0],
+                                   &local[1], &local[2], &shared_bytes, &work))
     return nullptr;
-  std::unique_ptr<Plan> plan(make_plan(arg_types, local, shared_bytes));
+  std::unique_ptr<Plan> plan(make_plan(arg_types, local, shared_bytes, work));
   auto* self = reinterpret_cast<Launcher*>(type->tp_alloc(type, 0));
   if (self == nullptr) return nullptr;
   self->vectorcall = launcher_call;
@@ -406,7 +473,7 @@ void launcher_dealloc(PyObject* object) {
 }
 
 constexpr const char* kLauncherDoc =
-    "Launcher(arg_types, local, shared_bytes=0)\n\n"
+    "Launcher(arg_types, local, shared_bytes=0, work=())\n\n"
     "Calls a kernel: launcher(grid_x, grid_y, grid_z, queue_handle, kernel, *args) enqueues grid work-groups of "
     "`local`\n"
     "work-items each and returns None before they have run.\n\n"
@@ -416,7 +483,9 @@ constexpr const char* kLauncherDoc =
     "'bf16',\n"
     "        'fp32', 'fp64', or 'constexpr' for one that the kernel does not take.\n"
     "    local: work-items of a work-group in x, y and z.\n"
-    "    shared_bytes: if above 0, a last kernel argument of that many bytes of local memory.\n\n"
+    "    shared_bytes: if above 0, a last kernel argument of that many bytes of local memory.\n"
+    "    work: what one work-group does, for the driver to know what is little (see anyxpu.triton.work.terms); () is\n"
+    "        unknown.\n\n"
     "Raises:\n"
     "    ValueError: a pointer argument the device cannot reach. TypeError, OverflowError: an argument that does not "
     "fit\n"

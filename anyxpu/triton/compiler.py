@@ -213,6 +213,7 @@ class IntelBackend(BaseBackend):
             raise KernelError(str(metadata.get("name", "")), path, message) from error
         metadata["name"] = rendered.name
         metadata["shared"] = rendered.shared_bytes
+        metadata["work"] = rendered.work
         return rendered.text
 
     def make_cpu_code(self, source: str, metadata: dict[str, Any], options: Options) -> bytes:

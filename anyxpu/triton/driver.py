@@ -116,7 +116,8 @@ class Launcher:
     def __init__(self, src: Any, metadata: Any) -> None:
         types = list(flat_types(list(src.signature.values())))
         self.nested = any(map(_is_nested, src.signature.values()))
-        self.launch: Callable[..., None] = _lib().Launcher(types, (metadata.num_warps * metadata.warp_size, 1, 1), 0)
+        local = (metadata.num_warps * metadata.warp_size, 1, 1)
+        self.launch: Callable[..., None] = _lib().Launcher(types, local, 0, metadata.work)
 
     def __call__(
         self,

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import resources
 
 from anyxpu.errors import UnsupportedOperation
-from anyxpu.triton import collective, control, dot, matrix, memory, misc, move, storage, tables
+from anyxpu.triton import collective, control, dot, matrix, memory, misc, move, storage, tables, work
 from anyxpu.triton.addressing import divide_ranges, mark_address_arithmetic
 from anyxpu.triton.bounds import decide_masks
 from anyxpu.triton.emit import Emitter, Handler
@@ -66,11 +66,19 @@ def dialect_of(device: str, matrix: int = 0) -> Dialect:
 
 @dataclass(frozen=True)
 class Rendered:
-    """OpenCL C of one kernel: its text, its name in the text, bytes of local memory it declares."""
+    """OpenCL C of one kernel.
+
+    Attributes:
+        text: all of it.
+        name: the kernel's in the text.
+        shared_bytes: of local memory that it declares.
+        work: what one of its work-groups does (see :func:`anyxpu.triton.work.terms`).
+    """
 
     text: str
     name: str
     shared_bytes: int
+    work: tuple[work.Term, ...]
 
 
 def c_name(name: str) -> str:
@@ -90,6 +98,7 @@ def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True) -> Rendered:
     lanes, warps = int(module.attrs["ttg.threads-per-warp"]), int(module.attrs["ttg.num-warps"])
     try:
         decide_masks(function)
+        amount = work.terms(function)
         divide_ranges(function)
         mark_address_arithmetic(function)
         engine = dialect.matrix == lanes
@@ -115,7 +124,7 @@ def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True) -> Rendered:
         "",
     ]
     kernel = "\n".join(lines)
-    return Rendered(prelude(dialect.name, kernel) + kernel, function.name, emitter.shared_bytes + array_bytes)
+    return Rendered(prelude(dialect.name, kernel) + kernel, function.name, emitter.shared_bytes + array_bytes, amount)
 
 
 def _work_item(e: Emitter) -> list[str]:

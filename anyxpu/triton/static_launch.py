@@ -8,6 +8,7 @@ runs without a look at its kernels' sources.
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,10 +37,11 @@ _TYPES = {
 class StaticKernel:
     """A loaded kernel and, from its first launch on, its launcher."""
 
-    __slots__ = ("kernel", "launcher")
+    __slots__ = ("kernel", "launcher", "work")
 
-    def __init__(self, kernel: Any) -> None:
+    def __init__(self, kernel: Any, work: Any) -> None:
         self.kernel = kernel
+        self.work = work
         self.launcher: Any = None
 
 
@@ -60,7 +62,7 @@ class StaticXpuLauncher:
                 file.unlink()
             message = f"{error.message}. Its cache file {path} is removed; run the program again"
             raise KernelError(name, "", message) from error
-        return StaticKernel(kernel), registers, spills
+        return StaticKernel(kernel, _work_of(file)), registers, spills
 
     @staticmethod
     def _launch_kernel(
@@ -78,5 +80,13 @@ class StaticXpuLauncher:
         if launcher is None:
             types = [_TYPES[t] for t in arg_types]
             lanes = function.kernel.info()["sub_group_size"] or WARP_SIZE
-            launcher = function.launcher = _lib().Launcher(types, (num_warps * lanes, 1, 1), 0)
+            launcher = function.launcher = _lib().Launcher(types, (num_warps * lanes, 1, 1), 0, function.work)
         launcher(grid_x, grid_y, grid_z, stream, function.kernel, *args)
+
+
+def _work_of(binary: Path) -> Any:
+    """What the compiler wrote of the kernel's work beside its binary; () where that is not there."""
+    try:
+        return json.loads(binary.with_suffix(".json").read_bytes())["work"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()

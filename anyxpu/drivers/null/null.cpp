@@ -525,7 +525,7 @@ ax_status kernel_destroy(ax_kernel* kernel) {
 }
 
 ax_status launch(ax_queue* queue, ax_kernel* kernel, const uint32_t groups[3], const uint32_t local[3],
-                 const ax_arg* args, uint32_t arg_count) {
+                 const ax_arg* args, uint32_t arg_count, uint64_t work) {
   count(kLaunchCount);
   if (g_faults[kLaunch].fires())
     return fail(AX_LAUNCH_FAILED, "an injected fault refuses the launch of kernel " + kernel->name);

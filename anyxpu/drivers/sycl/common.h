@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "drivers/driver.h"
+#include "in_place.h"
 
 // Where a sycl::queue* is at hand (one that somebody else owns included) it can stand for an ax_queue*: so an
 // ax_queue holds nothing but its queue, and all else is asked of that.
@@ -90,6 +91,9 @@ inline void require(bool ok, const char* message) {
 }
 
 // --- devices ------------------------------------------------------------------------------------------------
+// Null where the device has no way to run kernels in the calling thread.
+std::unique_ptr<InPlace> make_in_place(const sycl::device& device, const sycl::context& context);
+
 struct Device {
   Device(const sycl::device& device, const sycl::context& context, int ordinal, int split, uint64_t total_memory)
       : device(device),
@@ -97,15 +101,17 @@ struct Device {
         backend(device.get_backend()),
         ordinal(ordinal),
         split(split),
-        total_memory(total_memory) {}
+        total_memory(total_memory),
+        in_place(make_in_place(device, context)) {}
 
   sycl::device device;
   const sycl::context context;
   const sycl::backend backend;
   const int ordinal;
-  const int split;                // how many devices one CPU is shown as
-  const uint64_t total_memory;    // bytes this device may hand out
-  std::atomic<uint64_t> used{0};  // bytes of AX_MEMORY_DEVICE and AX_MEMORY_SHARED handed out
+  const int split;                          // how many devices one CPU is shown as
+  const uint64_t total_memory;              // bytes this device may hand out
+  std::atomic<uint64_t> used{0};            // bytes of AX_MEMORY_DEVICE and AX_MEMORY_SHARED handed out
+  const std::unique_ptr<InPlace> in_place;  // null where kernels cannot run in the calling thread
 
   bool is_cpu() const { return device.is_cpu(); }
 };
@@ -154,7 +160,7 @@ ax_status kernel_create(ax_module* module, const char* name, ax_kernel** out);
 ax_status kernel_information(ax_kernel* kernel, ax_kernel_info* out);
 ax_status kernel_destroy(ax_kernel* kernel);
 ax_status launch(ax_queue* queue, ax_kernel* kernel, const uint32_t groups[3], const uint32_t local[3],
-                 const ax_arg* args, uint32_t arg_count);
+                 const ax_arg* args, uint32_t arg_count, uint64_t work);
 
 // --- queues -------------------------------------------------------------------------------------------------
 sycl::queue hold(ax_queue* queue);                   // the queue that the handle stands for now
@@ -164,9 +170,14 @@ std::shared_ptr<Errors> errors_of(ax_queue* queue);  // null where the queue is 
 // Whether `error` says that something enqueued earlier failed, and not this.
 bool failed_earlier(const sycl::exception& error) noexcept;
 
+// Held while something is submitted to the queue, and while something of it runs in the calling thread: what two
+// threads give to one queue does not overlap.
+std::mutex& gate_of(ax_queue* queue);
+
 // Submits to the queue behind `handle`; reports an earlier failure once and leaves the handle usable.
 template <typename Body>
 void on_queue(ax_queue* handle, Body&& body) {
+  std::lock_guard gate(gate_of(handle));
   sycl::queue queue = hold(handle);
   try {
     body(queue);

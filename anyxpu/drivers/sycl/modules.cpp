@@ -95,14 +95,17 @@ ax_status kernel_destroy(ax_kernel* kernel) {
 }
 
 ax_status launch(ax_queue* queue, ax_kernel* kernel, const uint32_t groups[3], const uint32_t local[3],
-                 const ax_arg* args, uint32_t arg_count) {
+                 const ax_arg* args, uint32_t arg_count, uint64_t work) {
   return guarded(AX_LAUNCH_FAILED, [&] {
     check_launch(*kernel, local, arg_count);
     if (groups[0] == 0 || groups[1] == 0 || groups[2] == 0) return;
+    const bool little = kernel->in_place != nullptr && InPlace::suits(work);
     // SYCL counts dimensions from the slowest, OpenCL from the fastest.
     const sycl::range<3> items(local[2], local[1], local[0]);
     const sycl::range<3> all(size_t{groups[2]} * local[2], size_t{groups[1]} * local[1], size_t{groups[0]} * local[0]);
     on_queue(queue, [&](sycl::queue& q) {
+      if (little && q.ext_oneapi_empty() && kernel->in_place->run(kernel->direct.get(), groups, local, args, arg_count))
+        return;
       experimental::submit(q, [&](sycl::handler& handler) {
         set_arguments(handler, args, arg_count);
         handler.parallel_for(sycl::nd_range<3>(all, items), kernel->kernel);

@@ -9,6 +9,8 @@ struct ax_kernel {
   uint32_t arg_count = 0;
   uint32_t required_local[3] = {};  // by its source's attribute; 0 where there is none
   ax_kernel_info info{};
+  anyxpu::sycl_driver::InPlace* in_place = nullptr;  // the device's, where `direct` is there
+  anyxpu::sycl_driver::DirectKernel direct{};
 };
 
 struct ax_module {

@@ -116,6 +116,10 @@ class OpenCLModule final : public ax_module {
     made->info.private_mem_size =
         static_cast<uint32_t>(work_group_info<cl_ulong>(handle, cl_device_, CL_KERNEL_PRIVATE_MEM_SIZE));
     made->info.spill_size = work_group_info<cl_uint>(handle, cl_device_, kSpillMemSize);
+    if (device.in_place != nullptr) {
+      made->direct.reset(clCreateKernel(program_, name.c_str(), &code));
+      if (made->direct != nullptr) made->in_place = device.in_place.get();
+    }
     return made;
   }
 

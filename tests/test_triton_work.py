@@ -1,0 +1,121 @@
+"""What the compiler says of a kernel's work, and that the launcher makes the right number of it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from anyxpu.shim import lib
+
+
+@triton.jit
+def scale_kernel(x, o, n, B: tl.constexpr):
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(o + at, tl.load(x + at, at < n) * 2, at < n)
+
+
+@triton.jit
+def rows_kernel(x, o, n, rows, B: tl.constexpr):
+    total = tl.zeros((B,), tl.float32)
+    for row in range(rows):
+        for start in range(0, n, 2 * B):
+            total += tl.load(x + row * n + start + tl.arange(0, B))
+        for _ in range(3):
+            total *= 2
+    tl.store(o + tl.arange(0, B), total)
+
+
+@triton.jit
+def until_kernel(x, o, n):
+    i = 0
+    while tl.load(x + i) < n:
+        i += 1
+    tl.store(o, i)
+
+
+@triton.jit
+def shifted_kernel(x, o, n):
+    total = 0.0
+    for i in range(n, 2 * n):
+        total += tl.load(x + i)
+    tl.store(o, total)
+
+
+def work_of(kernel: Any, *args: Any, **constants: Any) -> list[tuple[int, Any]]:
+    """Operations and the loops around them; the metadata come from the compiler or, with lists, from its cache."""
+    x = torch.zeros(4096, device="xpu")
+    work = kernel.warmup(x, x, *args, grid=(1,), **constants).metadata.work
+    return [(operations, tuple(map(tuple, loops))) for operations, loops in work]
+
+
+def test_straight_work_grows_with_the_block(xpu):
+    ((small, loops),), ((large, _),) = work_of(scale_kernel, 99, B=64), work_of(scale_kernel, 99, B=1024)
+    assert loops == () and 64 * 5 <= small <= 64 * 50
+    assert 12 * small < large <= 16 * small
+
+
+def test_loops_to_arguments_are_named_by_argument_and_step(xpu):
+    work = {loops: operations for operations, loops in work_of(rows_kernel, 999, 7, B=64)}
+    n, rows = (2, 128), (3, 1)
+    assert set(work) == {(), (rows,), (rows, n)}
+    assert 3 * 64 <= work[(rows,)] < 3 * 64 + 64, "three rounds of one multiplication, and little else"
+    assert 64 * 5 <= work[(rows, n)] <= 64 * 20
+
+
+@pytest.mark.parametrize("kernel", [until_kernel, shifted_kernel])
+def test_nothing_is_said_of_other_loops(kernel, xpu):
+    assert work_of(kernel, 999) == []
+
+
+@pytest.mark.parametrize(
+    ("ends", "little"), [((1, 1), True), ((40, 0), True), ((0, 10**9), True), ((10**4, 99), False)]
+)
+def test_a_launch_counts_its_rounds(ends, little, xpu):
+    """A driver does little work before the launch returns: seen without waiting."""
+    source = b"__kernel void mark(__global int* x, int a, long b) { x[get_group_id(0)] = a + 1; }"
+    kernel = lib().load_module(0, "opencl_c", source, "").kernel("mark")
+    launch = lib().Launcher(["*i32", "i32", "i64"], (1, 1, 1), 0, [(100, [(1, 2), (2, 3)]), (1, [])])
+    n = 4
+    x = torch.zeros(n, dtype=torch.int32, pin_memory=True)
+    operations = n * (100 * math.ceil(ends[0] / 2) * math.ceil(ends[1] / 3) + 1)
+    assert (operations < 200_000) == little
+    stream = torch.xpu.Stream()
+    stream.synchronize()
+    launch(n, 1, 1, stream.sycl_queue, kernel, x, *ends)
+    seen = np.array(x.numpy())
+    torch.xpu.synchronize()
+    assert x.tolist() == [ends[0] + 1] * n
+    if little:
+        assert seen.tolist() == x.tolist()
+
+
+def test_wrong_work_is_refused(xpu):
+    for work in ([(1, [(0, 1)])], [(1, [(1, 0)])], [(1, [(7, 1)])]):
+        with pytest.raises(ValueError, match="no integer argument and step"):
+            lib().Launcher(["*i32", "i32"], (1, 1, 1), 0, work)
+
+
+def test_inductors_kernels_come_with_their_work(xpu, monkeypatch):
+    from anyxpu.triton import static_launch
+
+    found: list[Any] = []
+
+    def load(*args: Any, load: Any = static_launch.StaticXpuLauncher._load_kernel) -> Any:
+        loaded = load(*args)
+        found.append((Path(args[0]).name, loaded[0].work))
+        return loaded
+
+    monkeypatch.setattr(static_launch.StaticXpuLauncher, "_load_kernel", staticmethod(load))
+    torch._dynamo.reset()
+    factor = float(np.random.default_rng().uniform(2, 9))  # so that no cache has it loaded
+    x = torch.randn(1000)
+    got = torch.compile(lambda t: torch.relu(t) * factor)(x.to("xpu")).cpu()
+    torch.testing.assert_close(got, torch.relu(x) * factor)
+    assert found and all(work for _, work in found), found
