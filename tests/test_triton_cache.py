@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -130,7 +131,7 @@ def test_source_that_the_device_refuses_stays_on_disk(monkeypatch, tmp_path):
 
     def broken(*args, **kwargs):
         r = whole(*args, **kwargs)
-        return lower.Rendered(r.text + "\nthis is no C;", r.name, r.shared_bytes)
+        return replace(r, text=r.text + "\nthis is no C;")
 
     monkeypatch.setattr(lower, "render", broken)
     with pytest.raises(KernelError, match=r"(?s)ruined_kernel.*no C") as caught:

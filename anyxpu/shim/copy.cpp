@@ -12,6 +12,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
 
+#include "shim/assertions.h"
 #include "shim/device_kernels.h"
 #include "shim/pinned.h"
 
@@ -208,7 +209,7 @@ void transfer_to_device(const Tensor& dst, const Tensor& src, bool non_blocking)
   if (pinned) {
     record_pinned(src.const_data_ptr(), stream);
   } else {
-    check(driver().queue_synchronize(queue(stream)), "copy to the device");
+    wait_for(queue(stream), stream.device_index(), "copy to the device");
   }
 }
 
@@ -217,7 +218,7 @@ void transfer_to_host(const Tensor& dst, const Tensor& src, bool non_blocking) {
   const auto stream = current_stream(src.device().index());
   transfer(dst, src, stream);
   if (non_blocking && record_pinned(dst.const_data_ptr(), stream)) return;
-  check(driver().queue_synchronize(queue(stream)), "copy from the device");
+  wait_for(queue(stream), stream.device_index(), "copy from the device");
 }
 
 void copy_to_device(const Tensor& dst, const Tensor& src, bool non_blocking) {

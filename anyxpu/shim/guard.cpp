@@ -2,6 +2,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include "shim/allocator.h"
+#include "shim/assertions.h"
 #include "shim/runtime.h"
 
 namespace anyxpu {
@@ -57,7 +58,7 @@ struct XPUGuardImpl final : public c10::impl::DeviceGuardImplInterface {
     return done(driver().queue_query(queue(stream)), "query a stream");
   }
   void synchronizeStream(const c10::Stream& stream) const override {
-    check(driver().queue_synchronize(queue(stream)), "synchronize a stream");
+    wait_for(queue(stream), stream.device_index(), "synchronize a stream");
   }
   void synchronizeDevice(const c10::DeviceIndex device) const override { synchronize_device(device); }
 
@@ -80,7 +81,9 @@ struct XPUGuardImpl final : public c10::impl::DeviceGuardImplInterface {
     return event == nullptr || done(driver().event_query(as_event(event)), "query an event");
   }
   void synchronizeEvent(void* event) const override {
-    if (event) check(driver().event_synchronize(as_event(event)), "wait for an event");
+    if (event == nullptr) return;
+    check(driver().event_synchronize(as_event(event)), "wait for an event");
+    raise_failed_assertion(current_device());
   }
   double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override {
     TORCH_CHECK(start && end, "Both events must be recorded before calculating elapsed time.");

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 
+#include "shim/assertions.h"
+
 namespace anyxpu {
 namespace {
 
@@ -61,7 +63,8 @@ void HostMemory::open() {
   auto* queue = current_queue(device_);
   for (auto& entry : regions_) open_region(entry.second);
   const auto idle = driver().queue_query(queue);
-  if (idle != AX_OK) check(driver().queue_synchronize(queue), "wait for the stream before a host operator");
+  if (idle != AX_OK) return wait_for(queue, device_, "wait for the stream before a host operator");
+  raise_failed_assertion(device_);
 }
 
 void HostMemory::open_region(Region& region) {

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "shim/assertions.h"
 #include "shim/bindings.h"
 #include "shim/runtime.h"
 
@@ -50,11 +51,12 @@ void destroy(ax_status (*ax_driver::*function)(Handle*), Handle* handle) noexcep
 }
 
 struct Module {
-  explicit Module(ax_module* handle) : handle(handle) {}
+  Module(ax_module* handle, c10::DeviceIndex device) : handle(handle), device(device) {}
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
   ~Module() { destroy(&ax_driver::module_destroy, handle); }
   ax_module* const handle;
+  const c10::DeviceIndex device;
 };
 
 struct Kernel {
@@ -74,7 +76,7 @@ std::shared_ptr<Module> load_module(int device, const std::string& format, const
   py::gil_scoped_release no_gil;
   ax_module* handle = nullptr;
   check(driver().module_create(device, wanted, data.data(), data.size(), options.c_str(), &handle), "build a module");
-  return std::make_shared<Module>(handle);
+  return std::make_shared<Module>(handle, resolve_device(static_cast<c10::DeviceIndex>(device)));
 }
 
 py::bytes native_code(const Module& module) {
@@ -279,6 +281,7 @@ struct Plan {
   uint32_t local[3];
   uint32_t shared_bytes;
   std::vector<WorkTerm> work;  // empty: unknown
+  int32_t assertions = -1;     // their number, where the kernel has some
 };
 
 // More than any driver finds little; sums and products stop here.
@@ -385,7 +388,7 @@ PyObject* call(Launcher* self, PyObject* const* args, Py_ssize_t count) {
     return nullptr;
   }
 
-  const size_t most = plan.parameters.size() + 1;
+  const size_t most = plan.parameters.size() + 2;
   c10::SmallVector<Slot, 32> slots(most);
   Args out;
   for (size_t i = 0; i < plan.parameters.size(); ++i) {
@@ -393,6 +396,11 @@ PyObject* call(Launcher* self, PyObject* const* args, Py_ssize_t count) {
     if (parameter.convert == nullptr) continue;
     if (!parameter.convert(args[kLeading + static_cast<Py_ssize_t>(i)], &slots[i], static_cast<int>(i))) return nullptr;
     out.push_back({&slots[i], parameter.bytes, static_cast<uint32_t>(parameter.kind)});
+  }
+  if (plan.assertions >= 0) {
+    slots[most - 2] = reinterpret_cast<Slot>(assertion_record(self->kernel->module->device));
+    out.push_back({&slots[most - 2], sizeof(void*), AX_ARG_POINTER});
+    out.push_back({&plan.assertions, sizeof(plan.assertions), AX_ARG_VALUE});
   }
   if (plan.shared_bytes) out.push_back({nullptr, plan.shared_bytes, AX_ARG_LOCAL});
 
@@ -446,15 +454,20 @@ Plan* make_plan(PyObject* arg_types, const std::array<unsigned, 3>& local, unsig
 
 PyObject* launcher_new(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   HANDLE_TH_ERRORS
-  static const char* names[] = {"arg_types", "local", "shared_bytes", "work", nullptr};
+  static const char* names[] = {"arg_types", "local", "shared_bytes", "work", "assertions", nullptr};
   PyObject* arg_types = nullptr;
   PyObject* work = nullptr;
+  PyObject* assertions = nullptr;
   std::array<unsigned, 3> local{};
   unsigned shared_bytes = 0;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O(III)|IO", const_cast<char**>(names), &arg_types, &local[0],
-                                   &local[1], &local[2], &shared_bytes, &work))
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O(III)|IOO", const_cast<char**>(names), &arg_types, &local[0],
+                                   &local[1], &local[2], &shared_bytes, &work, &assertions))
     return nullptr;
   std::unique_ptr<Plan> plan(make_plan(arg_types, local, shared_bytes, work));
+  if (assertions != nullptr) {
+    auto messages = py::reinterpret_borrow<py::object>(assertions).cast<std::vector<std::string>>();
+    if (!messages.empty()) plan->assertions = register_assertions(std::move(messages));
+  }
   auto* self = reinterpret_cast<Launcher*>(type->tp_alloc(type, 0));
   if (self == nullptr) return nullptr;
   self->vectorcall = launcher_call;
@@ -473,7 +486,7 @@ void launcher_dealloc(PyObject* object) {
 }
 
 constexpr const char* kLauncherDoc =
-    "Launcher(arg_types, local, shared_bytes=0, work=())\n\n"
+    "Launcher(arg_types, local, shared_bytes=0, work=(), assertions=())\n\n"
     "Calls a kernel: launcher(grid_x, grid_y, grid_z, queue_handle, kernel, *args) enqueues grid work-groups of "
     "`local`\n"
     "work-items each and returns None before they have run.\n\n"
@@ -485,7 +498,8 @@ constexpr const char* kLauncherDoc =
     "    local: work-items of a work-group in x, y and z.\n"
     "    shared_bytes: if above 0, a last kernel argument of that many bytes of local memory.\n"
     "    work: what one work-group does, for the driver to know what is little (see anyxpu.triton.work.terms); () is\n"
-    "        unknown.\n\n"
+    "        unknown.\n"
+    "    assertions: messages of the conditions that the kernel checks; it takes their record and number as well.\n\n"
     "Raises:\n"
     "    ValueError: a pointer argument the device cannot reach. TypeError, OverflowError: an argument that does not "
     "fit\n"

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 
+#include "shim/assertions.h"
 #include "shim/runtime.h"
 
 namespace anyxpu {
@@ -126,6 +127,7 @@ void synchronize_device(c10::DeviceIndex device) {
   wait(all.main.peek());
   for (auto& level : all.pool)
     for (auto& slot : level) wait(slot.peek());
+  raise_failed_assertion(device);
 }
 
 }  // namespace anyxpu

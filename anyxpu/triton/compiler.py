@@ -214,6 +214,7 @@ class IntelBackend(BaseBackend):
         metadata["name"] = rendered.name
         metadata["shared"] = rendered.shared_bytes
         metadata["work"] = rendered.work
+        metadata["assertions"] = rendered.assertions
         return rendered.text
 
     def make_cpu_code(self, source: str, metadata: dict[str, Any], options: Options) -> bytes:

@@ -117,7 +117,7 @@ class Launcher:
         types = list(flat_types(list(src.signature.values())))
         self.nested = any(map(_is_nested, src.signature.values()))
         local = (metadata.num_warps * metadata.warp_size, 1, 1)
-        self.launch: Callable[..., None] = _lib().Launcher(types, local, 0, metadata.work)
+        self.launch: Callable[..., None] = _lib().Launcher(types, local, 0, metadata.work, metadata.assertions)
 
     def __call__(
         self,

@@ -262,6 +262,7 @@ class Emitter:
         self.matrix = matrix  # whether products go to a matrix engine
         self.arrays: list[Request] = []
         self.lines: list[str] = []
+        self.assertions: list[str] = []  # their messages
         self.depth = 1
         self.counter = 0
         self.shared_bytes = 0
@@ -458,8 +459,8 @@ class Emitter:
             for target, value in assigned:
                 self.line(f"{target.element(loop.counter)} = {value};")
         for op in chosen:
-            if op.name == "tt.assert":
-                self.line(f"if (!{op.attrs['held']}) printf({op.attrs['report']});")
+            if op.name in LOOP_ENDS:
+                LOOP_ENDS[op.name](self, op)
         self.tensors.update(kept)
         return left
 
@@ -478,7 +479,7 @@ class Emitter:
         inside: set[Value] = set()
         chosen: list[Op] = []
         left: list[Op] = []
-        stored = left_memory = left_store = False
+        stored = left_memory = left_store = checked = left_check = False
         for op in ops:
             reads, writes = op.name == "tt.load", op.name == "tt.store"
             fits = self.registers(op) == count and all(
@@ -488,14 +489,20 @@ class Emitter:
             )
             if (reads and (stored or left_store)) or (writes and left_memory):
                 fits = False
+            # What an assertion looks at is known behind the loop only, and nothing after it may touch memory before.
+            checks = op.name == "tt.assert"
+            if ((reads or writes) and (checked or left_check)) or (checks and left_store):
+                fits = False
             if fits:
                 chosen.append(op)
                 inside.update(op.results)
                 stored |= writes
+                checked |= checks
             else:
                 left.append(op)
                 left_memory |= reads or writes
                 left_store |= writes
+                left_check |= checks
         return self._postpone_assignments(chosen, left, waiting)
 
     def _postpone_assignments(self, chosen: list[Op], left: list[Op], waiting: set[Value]) -> tuple[list[Op], list[Op]]:
@@ -558,3 +565,5 @@ ElementPrinter = Callable[[Loop, Op, Sequence[str]], "str | None"]
 
 # Ops that wait for a loop but are printed as statements; filled by the modules that know them.
 ELEMENT_PRINTERS: dict[str, ElementPrinter] = {}
+# And what some of them still print behind that loop.
+LOOP_ENDS: dict[str, Handler] = {}

@@ -73,12 +73,14 @@ class Rendered:
         name: the kernel's in the text.
         shared_bytes: of local memory that it declares.
         work: what one of its work-groups does (see :func:`anyxpu.triton.work.terms`).
+        assertions: their messages; a kernel that has some takes their record and its number as its last arguments.
     """
 
     text: str
     name: str
     shared_bytes: int
     work: tuple[work.Term, ...]
+    assertions: tuple[str, ...]
 
 
 def c_name(name: str) -> str:
@@ -107,6 +109,8 @@ def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True) -> Rendered:
         emitter = Emitter(function, _HANDLERS, warps, lanes, dialect.local_arrays, engine)
         parameters = [_parameter(emitter, i) for i in range(len(function.args))]
         control.function_body(emitter)
+        if emitter.assertions:
+            parameters += ["__global int* assertions", "int assertions_number"]
     except UnsupportedOperation as error:
         raise UnsupportedOperation(f"kernel {function.name}: {error}") from error
     assert function.body is not None
@@ -124,7 +128,13 @@ def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True) -> Rendered:
         "",
     ]
     kernel = "\n".join(lines)
-    return Rendered(prelude(dialect.name, kernel) + kernel, function.name, emitter.shared_bytes + array_bytes, amount)
+    return Rendered(
+        prelude(dialect.name, kernel) + kernel,
+        function.name,
+        emitter.shared_bytes + array_bytes,
+        amount,
+        tuple(emitter.assertions),
+    )
 
 
 def _work_item(e: Emitter) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from anyxpu.errors import UnsupportedOperation
 from anyxpu.triton import libdevice_table, tables
-from anyxpu.triton.emit import ELEMENT_PRINTERS, Emitter, Handler, Loop
+from anyxpu.triton.emit import ELEMENT_PRINTERS, LOOP_ENDS, Emitter, Handler, Loop
 from anyxpu.triton.ir import Op
 
 _AXES = {"x": 0, "y": 1, "z": 2}
@@ -30,17 +30,21 @@ def _nothing(e: Emitter, op: Op) -> None:
 
 
 def _assert(e: Emitter, op: Op) -> None:
-    """Report a false condition on the device's standard output; OpenCL has no way to stop the kernel."""
-    message = _c_string(f"{e.function.name}: assertion failed: {(op.attrs.get('values') or [''])[0]}\n")
+    """End the program where a condition is false, and leave word of it for the host (see shim/assertions.cpp)."""
+    e.assertions.append(f"{e.function.name}: {(op.attrs.get('values') or [''])[0]}")
+    op.attrs["message"] = len(e.assertions) - 1
     condition = op.operands[0]
     if not condition.is_tensor:
         e.flush()
-        e.line(f"if (lane == 0 && !{e.scalar(condition)}) printf({message});")
+        e.line(f"if (!{e.scalar(condition)}) {_failure(e, op)}")
         return
     # Once an item, behind the loop: a call inside would keep the device's compiler from vectorising it.
     op.attrs["held"] = e.variable("bool", "true")
-    op.attrs["report"] = message
     e.pending.append(op)
+
+
+def _failure(e: Emitter, op: Op) -> str:
+    return f"{{ ax_fail(assertions, assertions_number, {op.attrs['message']}); return; }}"
 
 
 def _element_assert(loop: Loop, op: Op, args: Sequence[str]) -> None:
@@ -48,6 +52,16 @@ def _element_assert(loop: Loop, op: Op, args: Sequence[str]) -> None:
     loop.emitter.line(f"{held} = {held} & {args[0]};")
 
 
+def finish_assert(e: Emitter, op: Op) -> None:
+    """What comes behind the loop that looked at all elements. All work-items end together: some may wait for others."""
+    failed = f"!{op.attrs['held']}"
+    any_failed = f"sub_group_any({failed})" if e.warps == 1 else f"work_group_any({failed})"
+    with e.braces(f"if ({any_failed})"):
+        e.line(f"if ({failed}) ax_fail(assertions, assertions_number, {op.attrs['message']});")
+        e.line("return;")
+
+
+LOOP_ENDS["tt.assert"] = finish_assert
 ELEMENT_PRINTERS["tt.assert"] = _element_assert
 
 

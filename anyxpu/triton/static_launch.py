@@ -37,11 +37,12 @@ _TYPES = {
 class StaticKernel:
     """A loaded kernel and, from its first launch on, its launcher."""
 
-    __slots__ = ("kernel", "launcher", "work")
+    __slots__ = ("assertions", "kernel", "launcher", "work")
 
-    def __init__(self, kernel: Any, work: Any) -> None:
+    def __init__(self, kernel: Any, work: Any, assertions: Any) -> None:
         self.kernel = kernel
         self.work = work
+        self.assertions = assertions
         self.launcher: Any = None
 
 
@@ -62,7 +63,7 @@ class StaticXpuLauncher:
                 file.unlink()
             message = f"{error.message}. Its cache file {path} is removed; run the program again"
             raise KernelError(name, "", message) from error
-        return StaticKernel(kernel, _work_of(file)), registers, spills
+        return StaticKernel(kernel, *_known_of(file)), registers, spills
 
     @staticmethod
     def _launch_kernel(
@@ -80,13 +81,16 @@ class StaticXpuLauncher:
         if launcher is None:
             types = [_TYPES[t] for t in arg_types]
             lanes = function.kernel.info()["sub_group_size"] or WARP_SIZE
-            launcher = function.launcher = _lib().Launcher(types, (num_warps * lanes, 1, 1), 0, function.work)
+            launcher = function.launcher = _lib().Launcher(
+                types, (num_warps * lanes, 1, 1), 0, function.work, function.assertions
+            )
         launcher(grid_x, grid_y, grid_z, stream, function.kernel, *args)
 
 
-def _work_of(binary: Path) -> Any:
-    """What the compiler wrote of the kernel's work beside its binary; () where that is not there."""
+def _known_of(binary: Path) -> tuple[Any, Any]:
+    """The kernel's work and assertions, which the compiler wrote beside its binary; () where that is not there."""
     try:
-        return json.loads(binary.with_suffix(".json").read_bytes())["work"]
+        metadata = json.loads(binary.with_suffix(".json").read_bytes())
+        return metadata["work"], metadata["assertions"]
     except (OSError, ValueError, KeyError, TypeError):
-        return ()
+        return (), ()
