@@ -163,6 +163,7 @@ class Loop:
         self.round, self.place = "0", "0"
         self.here = layouts.identity(count)
         self.known: dict[tuple[Value, BitMap], str] = {}
+        self.checked: list[str] = []  # conditions of assertions on the elements at hand
 
     def value(self, value: Value, index: BitMap | None = None) -> str:
         """The C expression of ``value``'s element in the register that ``index`` gives."""
@@ -489,9 +490,11 @@ class Emitter:
             )
             if (reads and (stored or left_store)) or (writes and left_memory):
                 fits = False
-            # What an assertion looks at is known behind the loop only, and nothing after it may touch memory before.
+            # What an assertion looks at is known behind its loop; until then accesses that it may be about are masked,
+            # where the condition is on what their addresses are made of in this very loop.
             checks = op.name == "tt.assert"
-            if ((reads or writes) and (checked or left_check)) or (checks and left_store):
+            looked_up = "looked_up" in op.attrs and (left_check or (checked and not self._made_in(op, inside, waiting)))
+            if looked_up or (checks and left_store):
                 fits = False
             if fits:
                 chosen.append(op)
@@ -504,6 +507,10 @@ class Emitter:
                 left_store |= writes
                 left_check |= checks
         return self._postpone_assignments(chosen, left, waiting)
+
+    def _made_in(self, access: Op, inside: set[Value], waiting: set[Value]) -> bool:
+        """Whether all of an access's addresses that is no range is made of values of ``inside``."""
+        return all(leaf in inside for leaf, _ in self.sources(access.operands[0], waiting))
 
     def _postpone_assignments(self, chosen: list[Op], left: list[Op], waiting: set[Value]) -> tuple[list[Op], list[Op]]:
         """Take out of the loop each assignment to an array that something else still reads elsewhere."""

@@ -8,13 +8,14 @@ from functools import cache
 from importlib import resources
 
 from anyxpu.errors import UnsupportedOperation
-from anyxpu.triton import collective, control, dot, matrix, memory, misc, move, storage, tables, work
+from anyxpu.triton import assertions, collective, control, dot, matrix, memory, misc, move, storage, tables, work
 from anyxpu.triton.addressing import divide_ranges, mark_address_arithmetic
 from anyxpu.triton.bounds import decide_masks
 from anyxpu.triton.emit import Emitter, Handler
 from anyxpu.triton.parse import parse
 
 _HANDLERS: dict[str, Handler] = {
+    **assertions.HANDLERS,
     **collective.HANDLERS,
     **control.HANDLERS,
     **dot.HANDLERS,
@@ -103,6 +104,7 @@ def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True) -> Rendered:
         amount = work.terms(function)
         divide_ranges(function)
         mark_address_arithmetic(function)
+        assertions.mark_lookups(function)
         engine = dialect.matrix == lanes
         if engine:
             matrix.place_accumulators(function, lanes)

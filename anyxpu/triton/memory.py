@@ -38,17 +38,24 @@ def zero(t: Type) -> str:
 def _element_load(loop: Loop, op: Op, args: Sequence[str]) -> str:
     t = op.result.element
     value = load_expression(args[0], t, bool(op.attrs.get("isVolatile")))
-    if len(args) == 1 or args[1] == "true":
+    conditions = [a for a in args[1:2] if a != "true"] + _checked(loop, op)
+    if not conditions:
         return loop.temporary(t, value)
     name = loop.temporary(t, args[2] if len(args) > 2 else zero(t))
-    loop.emitter.line(f"if ({args[1]}) {name} = {value};")
+    loop.emitter.line(f"if ({' && '.join(conditions)}) {name} = {value};")
     return name
 
 
 def _element_store(loop: Loop, op: Op, args: Sequence[str]) -> None:
     statement = store_statement(args[0], args[1], op.operands[1].element)
-    conditions = [a for a in args[2:] if a != "true"] + owner_conditions(loop.emitter.layout(op.operands[0]))
+    owners = owner_conditions(loop.emitter.layout(op.operands[0]))
+    conditions = [a for a in args[2:] if a != "true"] + _checked(loop, op) + owners
     loop.emitter.line(f"if ({' && '.join(conditions)}) {statement}" if conditions else statement)
+
+
+def _checked(loop: Loop, op: Op) -> list[str]:
+    """The conditions that the access's address hangs on."""
+    return loop.checked if "looked_up" in op.attrs else []
 
 
 ELEMENT_PRINTERS["tt.load"] = _element_load

@@ -1,4 +1,4 @@
-"""Program numbers, hints, asserts, prints, external functions: what fits no other file."""
+"""Program numbers, hints, prints, external functions: what fits no other file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from anyxpu.errors import UnsupportedOperation
 from anyxpu.triton import libdevice_table, tables
-from anyxpu.triton.emit import ELEMENT_PRINTERS, LOOP_ENDS, Emitter, Handler, Loop
+from anyxpu.triton.emit import ELEMENT_PRINTERS, Emitter, Handler, Loop
 from anyxpu.triton.ir import Op
 
 _AXES = {"x": 0, "y": 1, "z": 2}
@@ -27,42 +27,6 @@ def _barrier(e: Emitter, op: Op) -> None:
 
 def _nothing(e: Emitter, op: Op) -> None:
     """A hint: the values need not exist."""
-
-
-def _assert(e: Emitter, op: Op) -> None:
-    """End the program where a condition is false, and leave word of it for the host (see shim/assertions.cpp)."""
-    e.assertions.append(f"{e.function.name}: {(op.attrs.get('values') or [''])[0]}")
-    op.attrs["message"] = len(e.assertions) - 1
-    condition = op.operands[0]
-    if not condition.is_tensor:
-        e.flush()
-        e.line(f"if (!{e.scalar(condition)}) {_failure(e, op)}")
-        return
-    # Once an item, behind the loop: a call inside would keep the device's compiler from vectorising it.
-    op.attrs["held"] = e.variable("bool", "true")
-    e.pending.append(op)
-
-
-def _failure(e: Emitter, op: Op) -> str:
-    return f"{{ ax_fail(assertions, assertions_number, {op.attrs['message']}); return; }}"
-
-
-def _element_assert(loop: Loop, op: Op, args: Sequence[str]) -> None:
-    held = op.attrs["held"]
-    loop.emitter.line(f"{held} = {held} & {args[0]};")
-
-
-def finish_assert(e: Emitter, op: Op) -> None:
-    """What comes behind the loop that looked at all elements. All work-items end together: some may wait for others."""
-    failed = f"!{op.attrs['held']}"
-    any_failed = f"sub_group_any({failed})" if e.warps == 1 else f"work_group_any({failed})"
-    with e.braces(f"if ({any_failed})"):
-        e.line(f"if ({failed}) ax_fail(assertions, assertions_number, {op.attrs['message']});")
-        e.line("return;")
-
-
-LOOP_ENDS["tt.assert"] = finish_assert
-ELEMENT_PRINTERS["tt.assert"] = _element_assert
 
 
 _FORMATS = {"i64": "%ld", "f32": "%f", "f64": "%f", "f16": "%f", "bf16": "%f"}
@@ -129,7 +93,6 @@ HANDLERS: dict[str, Handler] = {
     "tt.elementwise_inline_asm": _inline_assembly,
     "gpu.barrier": _barrier,
     "llvm.intr.assume": _nothing,
-    "tt.assert": _assert,
     "tt.extern_elementwise": _external,
     "tt.get_num_programs": _num_programs,
     "tt.get_program_id": _program_id,
