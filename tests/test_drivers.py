@@ -72,7 +72,13 @@ def test_two_halves_of_a_cpu_share_its_memory(sycl: Driver) -> None:
 def test_properties_are_filled(sycl: Driver) -> None:
     p = sycl.properties(0)
     assert p.target and p.name and p.driver_version and p.version
-    assert p.total_memory and p.local_mem_size and p.last_level_cache_size and p.clock_rate
+    assert (
+        p.total_memory
+        and p.local_mem_size
+        and p.first_level_cache_size
+        and p.first_level_cache_size <= p.last_level_cache_size
+        and p.clock_rate
+    )
     assert p.max_compute_units and p.gpu_eu_count and p.gpu_subslice_count and p.gpu_eu_simd_width
     sizes = [size for size in p.sub_group_sizes if size]
     assert 16 in sizes and sizes == sorted(sizes)

@@ -8,15 +8,19 @@ import pytest
 import torch
 from torch._inductor.utils import run_and_get_code
 
-from anyxpu.inductor.heuristics import nearest, one_row, square
+from anyxpu.inductor.core import Core
+from anyxpu.inductor.heuristics import in_registers, nearest, one_row, square
+
+CORE = Core(lanes=16, cache_bytes=32 << 10)
 
 
 def config(**blocks):
     return SimpleNamespace(kwargs=blocks)
 
 
-@pytest.mark.parametrize(("columns", "kind"), [(2048, "per"), (4096, "per"), (8192, "red")])
-def test_rows_of_up_to_4096_are_kept_whole(columns, kind, xpu):
+@pytest.mark.parametrize(("part", "kind"), [(2, "per"), (1, "per"), (0.5, "red")])
+def test_rows_of_up_to_half_the_cache_are_kept_whole(part, kind, xpu):
+    columns = int(Core.of(torch.xpu.get_device_capability()).row / part)
     x = torch.randn(33, columns)
     torch._dynamo.reset()
     got, (code, *_) = run_and_get_code(torch.compile(lambda t: torch.softmax(t, -1)), x.to(xpu))
@@ -26,26 +30,26 @@ def test_rows_of_up_to_4096_are_kept_whole(columns, kind, xpu):
 
 def test_a_block_is_long_in_every_dimension_where_the_memory_order_is_not_known():
     offered = [config(XBLOCK=x, R0_BLOCK=r) for x, r in ((2, 2048), (1, 2048), (64, 64), (8, 512), (64, 4))]
-    assert nearest(offered, {"x": 1024, "r0_": 2048}) is offered[2]
-    assert nearest(offered, {"x": 1, "r0_": 1 << 20}).kwargs["R0_BLOCK"] == 2048
+    assert nearest(CORE, offered, {"x": 1024, "r0_": 2048}) is offered[2]
+    assert nearest(CORE, offered, {"x": 1, "r0_": 1 << 20}).kwargs["R0_BLOCK"] == 2048
     few = [config(XBLOCK=1, R0_BLOCK=2048), config(XBLOCK=8, R0_BLOCK=512)]
-    assert nearest(few, {"x": 64, "r0_": 4096}).kwargs["XBLOCK"] == 1
+    assert nearest(CORE, few, {"x": 64, "r0_": 4096}).kwargs["XBLOCK"] == 1
 
 
 def test_a_persistent_kernel_takes_one_long_row_at_a_time():
-    assert one_row(config(XBLOCK=8), {"x": 2048, "r0_": 1024}).kwargs == {"XBLOCK": 1}
-    assert one_row(config(XBLOCK=32), {"x": 2048, "r0_": 64}).kwargs == {"XBLOCK": 32}
+    assert one_row(CORE, config(XBLOCK=8), {"x": 2048, "r0_": 1024}).kwargs == {"XBLOCK": 1}
+    assert one_row(CORE, config(XBLOCK=32), {"x": 2048, "r0_": 64}).kwargs == {"XBLOCK": 32}
     looped = config(XBLOCK=64, R0_BLOCK=4)
-    assert one_row(looped, {"x": 2048, "r0_": 1024}) is looped
+    assert one_row(CORE, looped, {"x": 2048, "r0_": 1024}) is looped
 
 
 def test_a_tile_in_two_dimensions_is_square_and_no_larger_than_the_tensor():
     offered = config(XBLOCK=32, YBLOCK=32)
-    assert square(offered, {"x": 1024, "y": 512}).kwargs == {"XBLOCK": 64, "YBLOCK": 64}
-    assert square(offered, {"x": 1024, "y": 3}).kwargs == {"XBLOCK": 64, "YBLOCK": 4}
+    assert square(CORE, offered, {"x": 1024, "y": 512}).kwargs == {"XBLOCK": 64, "YBLOCK": 64}
+    assert square(CORE, offered, {"x": 1024, "y": 3}).kwargs == {"XBLOCK": 64, "YBLOCK": 4}
     assert offered.kwargs == {"XBLOCK": 32, "YBLOCK": 32}
     three = config(XBLOCK=8, YBLOCK=8, ZBLOCK=8)
-    assert square(three, {"x": 64, "y": 64, "z": 64}) is three
+    assert square(CORE, three, {"x": 64, "y": 64, "z": 64}) is three
 
 
 @pytest.mark.parametrize("shape", [(70, 130), (1, 500), (3, 1), (64, 64), (200, 5)])
@@ -54,3 +58,22 @@ def test_a_transposed_copy_is_right_in_every_shape(shape, xpu):
     torch._dynamo.reset()
     got = torch.compile(lambda t: (t.t() * 2).contiguous())(x.to(xpu)).cpu()
     assert torch.equal(got, x.t() * 2) and got.is_contiguous()
+
+
+def test_blocks_follow_the_core():
+    small, large = Core(lanes=8, cache_bytes=32 << 10), Core(lanes=16, cache_bytes=130 << 10)
+    assert (small.tile, small.registers, small.row, small.side) == (2048, 64, 4096, 64)
+    assert (large.tile, large.registers, large.row, large.side) == (8192, 256, 16384, 128)
+    assert square(large, config(XBLOCK=8, YBLOCK=8), {"x": 999, "y": 999}).kwargs == {"XBLOCK": 128, "YBLOCK": 128}
+    looped = config(XBLOCK=1, R0_BLOCK=2048)
+    assert in_registers(small, looped, {"x": 99, "r0_": 9999}, None).kwargs == {"XBLOCK": 1, "R0_BLOCK": 64}
+    assert in_registers(large, looped, {"x": 99, "r0_": 9999}, None).kwargs == {"XBLOCK": 1, "R0_BLOCK": 256}
+
+
+def test_a_device_that_says_little_is_taken_for_a_small_one(xpu):
+    assert Core.of({}) == Core(16, 32 << 10)
+    capability = torch.xpu.get_device_capability()
+    assert (
+        Core.of(capability).cache_bytes == capability["first_level_cache_size"]
+        or not capability["first_level_cache_size"]
+    )

@@ -77,7 +77,8 @@ class Properties(ctypes.Structure):
         ("type", c_int),
         ("vendor_id", c_uint32),
         ("device_id", c_uint32),
-        *((name, c_uint64) for name in ("architecture", "total_memory", "local_mem_size", "last_level_cache_size")),
+        *((name, c_uint64) for name in ("architecture", "total_memory", "local_mem_size")),
+        *((name, c_uint64) for name in ("first_level_cache_size", "last_level_cache_size")),
         *(
             (name, c_uint32)
             for name in (

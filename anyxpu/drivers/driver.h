@@ -69,9 +69,10 @@ typedef struct ax_device_properties {
   ax_device_type type;
   uint32_t vendor_id;
   uint32_t device_id;
-  uint64_t architecture;   /* SYCL's architecture number; 0 where the device has none */
-  uint64_t total_memory;   /* bytes */
-  uint64_t local_mem_size; /* bytes a work-group may use */
+  uint64_t architecture;           /* SYCL's architecture number; 0 where the device has none */
+  uint64_t total_memory;           /* bytes */
+  uint64_t local_mem_size;         /* bytes a work-group may use */
+  uint64_t first_level_cache_size; /* bytes, of one core; 0 unknown */
   uint64_t last_level_cache_size;
   uint32_t max_compute_units;
   uint32_t gpu_eu_count;       /* vector engines; on a CPU its compute units */

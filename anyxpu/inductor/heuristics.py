@@ -13,21 +13,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-# Elements of a work-group's tile: enough to hide the cost of starting it, few enough that several live values stay in
-# the first-level cache.
-_TILE_ELEMENTS = 2048
-
-# Elements of a tile whose accumulators the device's compiler keeps in registers: sixteen registers of sixteen lanes.
-_REGISTER_ELEMENTS = 256
-
-# Elements of a row that is kept whole: 16 KiB of f32, which leaves half of the smallest first-level cache for the rest.
-_ROW_ELEMENTS = 4096
-
-# Of a square tile: runs of four cache lines in either direction, and 16 KiB of f32 in all.
-_SIDE_ELEMENTS = 64
-
-# Of f32 in a cache line, which is also a register's worth.
-_LINE_ELEMENTS = 16
+from anyxpu.inductor.core import Core
 
 
 def apply_to_autotuner(module: ModuleType) -> None:
@@ -40,13 +26,16 @@ def apply_to_autotuner(module: ModuleType) -> None:
         kind = kwargs.get("heuristic_type")
         device = (kwargs.get("triton_meta") or {}).get("device")
         tuned = meta.get("max_autotune") or meta.get("max_autotune_pointwise")
-        if size_hints and on_cpu(device) and not tuned and kind in (kinds.REDUCTION, kinds.PERSISTENT_REDUCTION):
-            config = nearest(configs, size_hints)
-            if kind == kinds.REDUCTION:
-                config = in_registers(config, size_hints, meta.get("tiling_scores"))
-            configs = [one_row(config, size_hints)]
-        elif size_hints and on_cpu(device) and not tuned and kind == kinds.POINTWISE:
-            configs = [nearest(configs, size_hints) if len(size_hints) == 1 else square(configs[0], size_hints)]
+        if device is not None and size_hints and on_cpu(device) and not tuned:
+            core = Core.of(device.cc)
+            if kind in (kinds.REDUCTION, kinds.PERSISTENT_REDUCTION):
+                config = nearest(core, configs, size_hints)
+                if kind == kinds.REDUCTION:
+                    config = in_registers(core, config, size_hints, meta.get("tiling_scores"))
+                configs = [one_row(core, config, size_hints)]
+            elif kind == kinds.POINTWISE:
+                flat = len(size_hints) == 1
+                configs = [nearest(core, configs, size_hints) if flat else square(core, configs[0], size_hints)]
         return original(size_hints, configs, *args, **kwargs)
 
     module.__dict__["cached_autotune"] = cached_autotune
@@ -57,7 +46,7 @@ def on_cpu(device: Any) -> bool:
     return getattr(device, "type", None) == "xpu" and isinstance(device.cc, dict) and device.cc.get("type") == "cpu"
 
 
-def nearest(configs: Sequence[Any], size_hints: dict[str, int]) -> Any:
+def nearest(core: Core, configs: Sequence[Any], size_hints: dict[str, int]) -> Any:
     """The configuration to take untried: of those that serve either memory order, the nearest to the wanted size.
 
     Inductor offers several for a reduction where it does not know which dimension is contiguous. A block of a few
@@ -71,51 +60,49 @@ def nearest(configs: Sequence[Any], size_hints: dict[str, int]) -> Any:
         return [config.kwargs.get(f"{dim.upper()}BLOCK") or size for dim, size in whole.items()]
 
     def distance(config: Any) -> float:
-        return abs(math.log2(math.prod(blocks(config)) / _TILE_ELEMENTS))
+        return abs(math.log2(math.prod(blocks(config)) / core.tile))
 
     def long(config: Any) -> bool:
-        return all(b >= min(_LINE_ELEMENTS, s) for b, s in zip(blocks(config), size_hints.values(), strict=True))
+        return all(b >= min(core.line, s) for b, s in zip(blocks(config), size_hints.values(), strict=True))
 
     return min([c for c in configs if long(c)] or configs, key=distance)
 
 
-def square(config: Any, size_hints: dict[str, int]) -> Any:
+def square(core: Core, config: Any, size_hints: dict[str, int]) -> Any:
     """The configuration of a pointwise kernel in two dimensions, with a tile that serves whichever is contiguous."""
     blocks = {f"{dim.upper()}BLOCK": size for dim, size in size_hints.items()}
     if set(blocks) != {"XBLOCK", "YBLOCK"} or not set(blocks) <= set(config.kwargs):
         return config
     config = copy.deepcopy(config)
-    config.kwargs.update(
-        {name: min(_SIDE_ELEMENTS, 1 << max(size - 1, 0).bit_length()) for name, size in blocks.items()}
-    )
+    config.kwargs.update({name: min(core.side, 1 << max(size - 1, 0).bit_length()) for name, size in blocks.items()})
     return config
 
 
-def in_registers(config: Any, size_hints: dict[str, int], scores: dict[str, float] | None) -> Any:
+def in_registers(core: Core, config: Any, size_hints: dict[str, int], scores: dict[str, float] | None) -> Any:
     """The configuration of a looped reduction with a tile whose accumulators stay in registers.
 
     ``scores`` is Inductor's estimate of how much memory is contiguous along each dimension.
     """
     if not {"XBLOCK", "R0_BLOCK"} <= set(config.kwargs) or set(size_hints) != {"x", "r0_"}:
         return config
-    if size_hints["x"] < _LINE_ELEMENTS:
+    if size_hints["x"] < core.line:
         x = 1
     elif scores:
-        x = 4 * _LINE_ELEMENTS if scores.get("x", 0) > scores.get("r0_", 0) else 1
+        x = 4 * core.line if scores.get("x", 0) > scores.get("r0_", 0) else 1
     else:
-        x = 1 if config.kwargs["XBLOCK"] < _LINE_ELEMENTS else _LINE_ELEMENTS
+        x = 1 if config.kwargs["XBLOCK"] < core.line else core.line
     config = copy.deepcopy(config)
-    config.kwargs.update(XBLOCK=x, R0_BLOCK=_REGISTER_ELEMENTS // x)
+    config.kwargs.update(XBLOCK=x, R0_BLOCK=core.registers // x)
     return config
 
 
-def one_row(config: Any, size_hints: dict[str, int]) -> Any:
+def one_row(core: Core, config: Any, size_hints: dict[str, int]) -> Any:
     """The configuration of a persistent reduction with long rows, one row at a time.
 
     Inductor makes rows longer than 64 persistent only where they are contiguous, so that one of them is long enough
     a read, and several would only push each other out of the first-level cache.
     """
-    if set(size_hints) != {"x", "r0_"} or "R0_BLOCK" in config.kwargs or size_hints["r0_"] < _REGISTER_ELEMENTS:
+    if set(size_hints) != {"x", "r0_"} or "R0_BLOCK" in config.kwargs or size_hints["r0_"] < core.registers:
         return config
     config = copy.deepcopy(config)
     config.kwargs["XBLOCK"] = 1
@@ -128,6 +115,7 @@ def longer_rows(module: ModuleType) -> None:
     A kernel that keeps its row reads it once; one that loops reads it once for each pass, and computes what the passes
     have in common again. A GPU's registers bound the row in-tree; here its place is the first-level cache.
     """
+    import torch
     from torch._inductor import config
     from torch._inductor.runtime.hints import ReductionHint
     from torch._inductor.virtualized import V
@@ -143,7 +131,9 @@ def longer_rows(module: ModuleType) -> None:
             and features.get_reduction_hint() == ReductionHint.INNER
             and V.graph.get_current_device_or_throw().type == "xpu"
             and _only_cpu_devices()
-            and V.graph.sizevars.statically_known_leq(features.reduction_numel, _ROW_ELEMENTS)
+            and V.graph.sizevars.statically_known_leq(
+                features.reduction_numel, Core.of(torch.xpu.get_device_capability()).row
+            )
         )
 
     module.InductorChoices.should_use_persistent_reduction = staticmethod(should_use_persistent_reduction)

@@ -39,6 +39,7 @@ void bind_properties(py::module_& m) {
   NUMBER(architecture);
   NUMBER(total_memory);
   NUMBER(local_mem_size);
+  NUMBER(first_level_cache_size);
   NUMBER(last_level_cache_size);
   NUMBER(max_compute_units);
   NUMBER(gpu_eu_count);

@@ -19,7 +19,6 @@ from anyxpu import ocloc
 from anyxpu.cache import cache_dir, digest, write_file
 from anyxpu.errors import CacheError, KernelError, UnsupportedOperation
 from anyxpu.triton import identity, lower, matrix, native
-from anyxpu.triton.lower import WARP_SIZE
 
 # Inductor looks for an xpu kernel's binary under this name; on the CPU device it holds the CPU driver's own code.
 BINARY_EXT = "zebin"
@@ -126,7 +125,7 @@ class IntelBackend(BaseBackend):
         values = {k: v for k, v in opts.items() if k in _OPTION_NAMES and v is not None}
         values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
         # Inductor passes 32 for want of a property to read; the sub-group's size is ours to choose.
-        values["warp_size"] = WARP_SIZE
+        values["warp_size"] = lower.warp_size(self.target.arch)
         values.setdefault("arch", device_kind(self.target))
         if isinstance(values.get("extern_libs"), dict):
             values["extern_libs"] = tuple(sorted(values["extern_libs"].items()))

@@ -15,7 +15,7 @@ from typing import Any
 from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 
-from anyxpu.triton.lower import WARP_SIZE, c_name, launch_type
+from anyxpu.triton.lower import c_name, launch_type, warp_size
 
 
 def _lib() -> Any:
@@ -224,4 +224,5 @@ def target_of(device: int) -> GPUTarget:
     """The target of one device; its ``arch`` is the capability dictionary that Inductor uses too."""
     import torch
 
-    return GPUTarget("xpu", torch.xpu.get_device_capability(device), WARP_SIZE)
+    capability = torch.xpu.get_device_capability(device)
+    return GPUTarget("xpu", capability, warp_size(capability))

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
+from typing import Any
 
 from anyxpu.errors import UnsupportedOperation
 from anyxpu.triton import assertions, collective, control, dot, matrix, memory, misc, move, storage, tables, work
@@ -47,8 +48,19 @@ class Dialect:
 INTEL_CPU = Dialect("intel_cpu", local_arrays=True)
 INTEL_GPU = Dialect("intel_gpu")
 
-# Work-items of a sub-group: sixteen floats fill an AVX-512 register, and Intel GPUs from Xe-HPC on take 16 or 32.
+# Work-items of a sub-group where the device does not decide it: Intel GPUs from Xe-HPC on take 16 or 32.
 WARP_SIZE = 16
+
+
+def warp_size(capability: Any) -> int:
+    """Work-items of a sub-group on a device: as a CPU's vector registers have 32-bit lanes, 16 on GPUs.
+
+    ``capability`` is the device's dictionary (``torch.xpu.get_device_capability()``), or a target's that names it.
+    """
+    if not isinstance(capability, dict) or capability.get("type") != "cpu":
+        return WARP_SIZE
+    lanes = int(capability.get("gpu_eu_simd_width") or WARP_SIZE)
+    return 8 if lanes <= 8 and 8 in (capability.get("sub_group_sizes") or ()) else WARP_SIZE
 
 
 # Devices with a matrix engine, and the size of the sub-groups it takes.

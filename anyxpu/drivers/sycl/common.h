@@ -125,7 +125,7 @@ std::string description();
 uint64_t physical_memory();                      // bytes; a container's limit where that is lower
 uint64_t available_memory();                     // bytes the OS could give out now without swapping
 uint64_t untouched_memory(uint64_t handed_out);  // of `handed_out` bytes, at least these are not backed by pages yet
-uint64_t last_level_cache();                     // bytes; 0 unknown
+uint64_t cache_of_level(int level);              // bytes of data; level 0 is the last one; 0 unknown
 uint32_t cpu_clock_mhz();                        // 0 unknown
 
 // --- the driver's functions, by file --------------------------------------------------------------------------

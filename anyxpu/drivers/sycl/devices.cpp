@@ -197,7 +197,8 @@ void fill_sizes(const Device& d, ax_device_properties& p) {
   p.last_level_cache_size = device.get_info<sycl::info::device::global_mem_cache_size>();
   p.clock_rate = device.get_info<sycl::info::device::max_clock_frequency>();
   if (device.is_cpu()) {
-    if (const uint64_t cache = last_level_cache()) p.last_level_cache_size = cache;
+    p.first_level_cache_size = cache_of_level(1);
+    if (const uint64_t cache = cache_of_level(0)) p.last_level_cache_size = cache;
     if (p.clock_rate == 0) p.clock_rate = cpu_clock_mhz();
   }
   p.memory_clock_rate = ask<intel::memory_clock_rate>(device, sycl::aspect::ext_intel_memory_clock_rate, 0);

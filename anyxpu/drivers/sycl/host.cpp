@@ -85,16 +85,18 @@ uint64_t untouched_memory(uint64_t handed_out) {
 }
 
 // Not sysconf: it multiplies an L3 slice by the number of sockets' slices on some virtual machines.
-uint64_t last_level_cache() {
+uint64_t cache_of_level(int wanted) {
   uint64_t bytes = 0;
   int highest = 0;
   for (int index = 0; index < 8; ++index) {
     const std::string base = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index);
-    std::ifstream level_file(base + "/level"), size_file(base + "/size");
+    std::ifstream level_file(base + "/level"), type_file(base + "/type"), size_file(base + "/size");
     int level = 0;
+    std::string type;
     uint64_t size = 0;
     char unit = 0;
-    if (!(level_file >> level) || !(size_file >> size) || level < highest) continue;
+    if (!(level_file >> level) || !(type_file >> type) || !(size_file >> size) || type == "Instruction") continue;
+    if (wanted == 0 ? level < highest : level != wanted) continue;
     size_file >> unit;
     highest = level;
     bytes = size << (unit == 'M' ? 20 : unit == 'K' ? 10 : 0);
