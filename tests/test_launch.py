@@ -222,7 +222,7 @@ def test_wrong_calls_are_refused(module, queue, xpu) -> None:
         ((1, -1, 1, queue, kernel, out), ValueError, "grid_y is -1"),
         ((1, 1, 1 << 32, queue, kernel, out), ValueError, "grid_z"),
         ((1, 1, 1, 0, kernel, out), ValueError, "queue handle is 0"),
-        ((1, 1, 1, queue, "places", out), TypeError, "is a Kernel"),
+        ((1, 1, 1, queue, "places", out), TypeError, "calls a Kernel, not a str"),
         ((1, 1, 1, queue, kernel, "out"), TypeError, r"at 0\) must be a torch.Tensor"),
         ((1.5, 1, 1, queue, kernel, out), TypeError, "float"),
     ]:
@@ -232,6 +232,20 @@ def test_wrong_calls_are_refused(module, queue, xpu) -> None:
         launch(1, 1, 1, queue, kernel, out=out)
     with pytest.raises(TypeError, match="'tensordesc' cannot be launched"):
         lib().Launcher(["tensordesc"], (1, 1, 1), 0)
+    with pytest.raises(TypeError, match="calls a Kernel, not a str"):
+        lib().Launcher(["*i32"], (1, 1, 1), kernel="places")
+
+
+def test_a_launcher_may_be_bound_to_its_kernel(module, queue, xpu) -> None:
+    kernel, out = module.kernel("places"), torch.zeros(4, dtype=torch.int32, device=xpu)
+    bound, free = lib().Launcher(["*i32"], (1, 1, 1), kernel=kernel), lib().Launcher(["*i32"], (1, 1, 1))
+    free(1, 1, 1, queue, kernel, out)
+    expected = out.clone()
+    out.zero_()
+    bound(1, 1, 1, queue, out)
+    assert out.tolist() == expected.tolist()
+    with pytest.raises(TypeError, match="takes 5 arguments .grid x, y, z, queue and 1.; it got 6"):
+        bound(1, 1, 1, queue, kernel, out)
 
 
 def test_native_code_goes_round(module, queue, xpu) -> None:

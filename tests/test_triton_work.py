@@ -102,6 +102,25 @@ def test_wrong_work_is_refused(xpu):
             lib().Launcher(["*i32", "i32"], (1, 1, 1), 0, work)
 
 
+def test_inductor_calls_the_shim_without_python_between(xpu):
+    from torch._inductor.runtime import triton_heuristics
+
+    made = []
+    build = triton_heuristics.CachingAutotuner._build_fast_launcher
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            triton_heuristics.CachingAutotuner,
+            "_build_fast_launcher",
+            lambda *args: made.append(build(*args)) or made[-1],
+        )
+        torch._dynamo.reset()
+        f, x = torch.compile(lambda t: torch.relu(t) + 3), torch.randn(3000)
+        for _ in range(3):
+            torch.testing.assert_close(f(x.to("xpu")).cpu(), torch.relu(x) + 3)
+    assert [type(m.__globals__["runner"]) for m in made] == [lib().Launcher]
+    assert made[0]._is_static and made[0].config is not None
+
+
 def test_inductors_kernels_come_with_their_work(xpu, monkeypatch):
     from anyxpu.triton import static_launch
 

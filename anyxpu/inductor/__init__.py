@@ -27,6 +27,20 @@ def _heuristics(module: ModuleType) -> None:
     from anyxpu.inductor import heuristics
 
     heuristics.apply_to_autotuner(module)
+    _fast_launcher(module)
+
+
+def _fast_launcher(module: ModuleType) -> None:
+    from anyxpu.triton import static_launch
+
+    original = getattr(module.CachingAutotuner, "_build_fast_launcher", None)
+    if original is None:  # older Inductors have none for any device
+        return
+
+    def build(self: object, launcher: object) -> object:
+        return static_launch.fast_launcher(self, launcher) or original(self, launcher)
+
+    module.CachingAutotuner._build_fast_launcher = build
 
 
 def _padding(module: ModuleType) -> None:

@@ -321,9 +321,11 @@ struct Launcher {
   // The kernel of the last call, kept alive: nearly every launcher is called with one kernel only.
   PyObject* kernel_object;
   const Kernel* kernel;
+  bool bound;  // to one kernel, which a call then does not name
 };
 
-constexpr Py_ssize_t kLeading = 5;  // grid x, y, z, queue, kernel
+// Arguments before the kernel's own: grid x, y, z, the queue, and the kernel unless the launcher is bound to one.
+Py_ssize_t leading(const Launcher& launcher) { return launcher.bound ? 4 : 5; }
 
 bool unsigned_argument(PyObject* object, const char* name, uint64_t limit, uint64_t* out) {
   PyObject* integer = PyNumber_Index(object);
@@ -352,7 +354,7 @@ bool read_grid(PyObject* const* args, uint32_t groups[3]) {
 bool remember_kernel(Launcher* self, PyObject* object) {
   if (C10_LIKELY(object == self->kernel_object)) return true;
   if (!py::isinstance<Kernel>(object)) {
-    PyErr_Format(PyExc_TypeError, "the fifth argument of a launcher is a Kernel, not a %s", Py_TYPE(object)->tp_name);
+    PyErr_Format(PyExc_TypeError, "a launcher calls a Kernel, not a %s", Py_TYPE(object)->tp_name);
     return false;
   }
   Py_INCREF(object);
@@ -372,16 +374,17 @@ PyObject* raise_launch_error(const Kernel& kernel) {
 
 PyObject* call(Launcher* self, PyObject* const* args, Py_ssize_t count) {
   const Plan& plan = *self->plan;
-  const auto expected = kLeading + static_cast<Py_ssize_t>(plan.parameters.size());
+  const Py_ssize_t first = leading(*self);
+  const auto expected = first + static_cast<Py_ssize_t>(plan.parameters.size());
   if (C10_UNLIKELY(count != expected)) {
-    PyErr_Format(PyExc_TypeError, "this launcher takes %zd arguments (grid x, y, z, queue, kernel and %zd); it got %zd",
-                 expected, expected - kLeading, count);
+    PyErr_Format(PyExc_TypeError, "this launcher takes %zd arguments (grid x, y, z, queue%s and %zd); it got %zd",
+                 expected, self->bound ? "" : ", kernel", expected - first, count);
     return nullptr;
   }
   uint32_t groups[3];
   uint64_t queue = 0;
   if (!read_grid(args, groups) || !unsigned_argument(args[3], "the queue handle", UINT64_MAX, &queue) ||
-      !remember_kernel(self, args[4]))
+      !(self->bound || remember_kernel(self, args[4])))
     return nullptr;
   if (C10_UNLIKELY(queue == 0)) {
     PyErr_SetString(PyExc_ValueError, "the queue handle is 0; take it from torch._C._xpu_getCurrentRawStream(device)");
@@ -394,7 +397,7 @@ PyObject* call(Launcher* self, PyObject* const* args, Py_ssize_t count) {
   for (size_t i = 0; i < plan.parameters.size(); ++i) {
     const Parameter& parameter = plan.parameters[i];
     if (parameter.convert == nullptr) continue;
-    if (!parameter.convert(args[kLeading + static_cast<Py_ssize_t>(i)], &slots[i], static_cast<int>(i))) return nullptr;
+    if (!parameter.convert(args[first + static_cast<Py_ssize_t>(i)], &slots[i], static_cast<int>(i))) return nullptr;
     out.push_back({&slots[i], parameter.bytes, static_cast<uint32_t>(parameter.kind)});
   }
   if (plan.assertions >= 0) {
@@ -454,14 +457,15 @@ Plan* make_plan(PyObject* arg_types, const std::array<unsigned, 3>& local, unsig
 
 PyObject* launcher_new(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   HANDLE_TH_ERRORS
-  static const char* names[] = {"arg_types", "local", "shared_bytes", "work", "assertions", nullptr};
+  static const char* names[] = {"arg_types", "local", "shared_bytes", "work", "assertions", "kernel", nullptr};
   PyObject* arg_types = nullptr;
   PyObject* work = nullptr;
   PyObject* assertions = nullptr;
+  PyObject* kernel = nullptr;
   std::array<unsigned, 3> local{};
   unsigned shared_bytes = 0;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O(III)|IOO", const_cast<char**>(names), &arg_types, &local[0],
-                                   &local[1], &local[2], &shared_bytes, &work, &assertions))
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O(III)|IOOO", const_cast<char**>(names), &arg_types, &local[0],
+                                   &local[1], &local[2], &shared_bytes, &work, &assertions, &kernel))
     return nullptr;
   std::unique_ptr<Plan> plan(make_plan(arg_types, local, shared_bytes, work));
   if (assertions != nullptr) {
@@ -472,6 +476,13 @@ PyObject* launcher_new(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   if (self == nullptr) return nullptr;
   self->vectorcall = launcher_call;
   self->plan = plan.release();
+  if (kernel != nullptr && kernel != Py_None) {
+    if (!remember_kernel(self, kernel)) {
+      Py_DECREF(self);
+      return nullptr;
+    }
+    self->bound = true;
+  }
   return reinterpret_cast<PyObject*>(self);
   END_HANDLE_TH_ERRORS
 }
@@ -486,7 +497,7 @@ void launcher_dealloc(PyObject* object) {
 }
 
 constexpr const char* kLauncherDoc =
-    "Launcher(arg_types, local, shared_bytes=0, work=(), assertions=())\n\n"
+    "Launcher(arg_types, local, shared_bytes=0, work=(), assertions=(), kernel=None)\n\n"
     "Calls a kernel: launcher(grid_x, grid_y, grid_z, queue_handle, kernel, *args) enqueues grid work-groups of "
     "`local`\n"
     "work-items each and returns None before they have run.\n\n"
@@ -499,7 +510,8 @@ constexpr const char* kLauncherDoc =
     "    shared_bytes: if above 0, a last kernel argument of that many bytes of local memory.\n"
     "    work: what one work-group does, for the driver to know what is little (see anyxpu.triton.work.terms); () is\n"
     "        unknown.\n"
-    "    assertions: messages of the conditions that the kernel checks; it takes their record and number as well.\n\n"
+    "    assertions: messages of the conditions that the kernel checks; it takes their record and number as well.\n"
+    "    kernel: bind the launcher to this one; a call then leaves it out.\n\n"
     "Raises:\n"
     "    ValueError: a pointer argument the device cannot reach. TypeError, OverflowError: an argument that does not "
     "fit\n"

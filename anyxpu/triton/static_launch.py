@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from anyxpu.errors import KernelError
 from anyxpu.triton import kernel_cache
@@ -45,6 +48,12 @@ class StaticKernel:
         self.assertions = assertions
         self.launcher: Any = None
 
+    def launcher_of(self, num_warps: int, arg_types: str) -> Any:
+        """What launches this kernel, given the grid, the queue and arguments of these types (Inductor's letters)."""
+        lanes = self.kernel.info()["sub_group_size"] or WARP_SIZE
+        letters = [_TYPES[t] for t in arg_types]
+        return _lib().Launcher(letters, (num_warps * lanes, 1, 1), 0, self.work, self.assertions, self.kernel)
+
 
 class StaticXpuLauncher:
     """The two functions of ``torch._C._StaticXpuLauncher``."""
@@ -77,14 +86,31 @@ class StaticXpuLauncher:
         args: Sequence[Any],
         stream: int,
     ) -> None:
-        launcher = function.launcher
-        if launcher is None:
-            types = [_TYPES[t] for t in arg_types]
-            lanes = function.kernel.info()["sub_group_size"] or WARP_SIZE
-            launcher = function.launcher = _lib().Launcher(
-                types, (num_warps * lanes, 1, 1), 0, function.work, function.assertions
-            )
-        launcher(grid_x, grid_y, grid_z, stream, function.kernel, *args)
+        if function.launcher is None:
+            function.launcher = function.launcher_of(num_warps, arg_types)
+        function.launcher(grid_x, grid_y, grid_z, stream, *args)
+
+
+def fast_launcher(autotuner: Any, launcher: Any) -> Any | None:
+    """Inductor's function that computes a kernel's grid and launches it, made anew so that it calls the shim directly.
+
+    In-tree Inductor has this for CUDA (``CachingAutotuner._build_fast_launcher``).
+
+    Returns:
+        The new function; None where the kernel is not launched from a file.
+    """
+    meta = autotuner.inductor_meta
+    wanted = meta.get("use_fast_triton_launcher", torch._inductor.config.use_fast_triton_launcher)
+    loaded: Any = getattr(launcher.__globals__.get("runner"), "__self__", None)
+    function = getattr(loaded, "function", None)
+    if not wanted or autotuner.device_props.type != "xpu" or not isinstance(function, StaticKernel):
+        return None
+    if loaded.has_global_scratch or loaded.has_profile_scratch:
+        return None
+    runner = function.launcher_of(loaded.num_warps, loaded.arg_tys)
+    made = types.FunctionType(launcher.__code__, {**launcher.__globals__, "runner": runner}, launcher.__name__)
+    made.__dict__.update(launcher.__dict__)
+    return made
 
 
 def _known_of(binary: Path) -> tuple[Any, Any]:
