@@ -244,7 +244,7 @@ def test_a_launcher_may_be_bound_to_its_kernel(module, queue, xpu) -> None:
     out.zero_()
     bound(1, 1, 1, queue, out)
     assert out.tolist() == expected.tolist()
-    with pytest.raises(TypeError, match="takes 5 arguments .grid x, y, z, queue and 1.; it got 6"):
+    with pytest.raises(TypeError, match=r"takes 5 arguments \(grid x, y, z, queue and 1\); it got 6"):
         bound(1, 1, 1, queue, kernel, out)
 
 
