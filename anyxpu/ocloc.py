@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -190,6 +191,15 @@ def disassemble(binary: bytes, device: str, kernel: str) -> str:
         (folder / "kernel.bin").write_bytes(binary)
         run(["disasm", "-file", "kernel.bin", "-device", device, "-dump", "dump"], folder)
         return (folder / "dump" / f".text.{kernel}.asm").read_text()
+
+
+# A message that loads and names no register to load into; the comment is the disassembler's.
+_PREFETCH = re.compile(r"^.*\bsend\S*\s+\(\S+\)\s+null\s.*//.*\bload\S*\.ugm", re.MULTILINE)
+
+
+def prefetches(assembly: str) -> int:
+    """How many of a kernel's instructions (see :func:`disassemble`) only bring memory into the cache."""
+    return len(_PREFETCH.findall(assembly))
 
 
 def build_flags(binary: bytes) -> str:

@@ -187,8 +187,20 @@ def products() -> None:
     a, b = torch.randn(ROWS, 51), torch.randn(51, COLUMNS)
     x, y = xpu(a, b)
     o = torch.empty(ROWS, COLUMNS, device="xpu")
-    product_kernel[(triton.cdiv(ROWS, 16), triton.cdiv(COLUMNS, 16))](x, y, o, ROWS, COLUMNS, 51, B=16)
+    tiles = (triton.cdiv(ROWS, 16), triton.cdiv(COLUMNS, 16))
+    product_kernel[tiles](x, y, o, ROWS, COLUMNS, 51, B=16)
     same(o, a @ b)
+
+
+def engine_products() -> None:
+    """As a GPU does them that has a matrix engine, with prefetches of its operands."""
+    a, b = torch.randn(ROWS, 51).half(), torch.randn(51, COLUMNS).half()
+    x, y = xpu(a, b)
+    o = torch.empty(ROWS, COLUMNS, device="xpu")
+    tiles = (triton.cdiv(ROWS, 16), triton.cdiv(COLUMNS, 16))
+    for stages in (2, 4):
+        product_kernel[tiles](x, y, o, ROWS, COLUMNS, 51, B=16, matrix_engine=16, num_stages=stages)
+        same(o, a.float() @ b.float())
 
 
 def unmasked(kernel: triton.JITFunction, shift: int) -> None:

@@ -13,7 +13,7 @@ from anyxpu import build
 from anyxpu.bench.kernel_cases import CASES
 
 FOLDER = Path(__file__).parent
-WRITTEN = ("pointwise", "stencil", "reductions", "indirect", "atomics", "blocks", "products")
+WRITTEN = ("pointwise", "stencil", "reductions", "indirect", "atomics", "blocks", "products", "engine_products")
 EVERYDAY = ("mixed types", "softmax", "sum outer", "scatter_add", "transpose copy")
 
 

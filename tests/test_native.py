@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,31 @@ def test_products_use_the_matrix_engine(device, name, ocloc_program, fresh):
     compiled = compile_for({"device": device}, name)
     assert ocloc.inspect(compiled.asm["zebin"], "kernel_product_kernel").dpas
     assert "dpas" in ocloc.disassemble(compiled.asm["zebin"], device, "kernel_product_kernel")
+
+
+@pytest.mark.parametrize(("device", "name"), [p for p in PRODUCTS if p != ("dg2", "tf32_product_kernel")])
+def test_operands_of_the_matrix_engine_are_prefetched(device, name, ocloc_program, fresh):
+    kernel = "kernel_product_kernel"
+    for stages, prefetches in ((1, 0), (2, 2)):
+        compiled = compile_for({"device": device}, name, num_stages=stages)
+        assembly = ocloc.disassemble(compiled.asm["zebin"], device, kernel)
+        assert ocloc.prefetches(assembly) == prefetches
+        assert (OPENCL_PREFETCH in extended_instructions(compiled.asm["spv"])) == (prefetches > 0)
+        assert ocloc.inspect(compiled.asm["zebin"], kernel).spill_bytes == 0
+
+
+# Its number among OpenCL's instructions for SPIR-V, which every driver knows.
+OPENCL_PREFETCH = 185
+
+
+def extended_instructions(module: bytes) -> set[int]:
+    """The numbers of the instructions that a SPIR-V module takes from OpenCL's set."""
+    words, found, at = struct.unpack(f"<{len(module) // 4}I", module), set(), 5
+    while at < len(words):
+        if words[at] & 0xFFFF == 12:  # OpExtInst
+            found.add(words[at + 4])
+        at += words[at] >> 16
+    return found
 
 
 @pytest.mark.parametrize(("mode", "registers"), [("128", 128), ("256", 256), ("auto", 0)])

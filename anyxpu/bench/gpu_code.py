@@ -96,7 +96,8 @@ def _compile(source: Source, target: str) -> dict[str, Any]:
     seconds = time.perf_counter() - start
     binary, name = made.asm["zebin"], c_name(made.metadata.name)
     about = ocloc.inspect(binary, name)
-    counts = Counter(_INSTRUCTION.findall(ocloc.disassemble(binary, target, name)))
+    assembly = ocloc.disassemble(binary, target, name)
+    counts = Counter(_INSTRUCTION.findall(assembly))
     return {
         "case": source.case,
         "kernel": made.metadata.name,
@@ -109,6 +110,7 @@ def _compile(source: Source, target: str) -> dict[str, Any]:
         "barriers": about.barriers if about else 0,
         "dots": source.dots,
         "dpas": counts["dpas"] + counts["dpasw"],
+        "prefetches": ocloc.prefetches(assembly),
         "send": sum(n for name, n in counts.items() if name.startswith("send")),
         "instructions": sum(counts.values()),
     }
@@ -126,6 +128,7 @@ _COLUMNS = (
     _plain("spill_bytes", "spilled"),
     _plain("simd", "SIMD"),
     _plain("dpas", "dpas"),
+    _plain("prefetches", "prefetch"),
     _plain("send", "send"),
     _plain("instructions", "all"),
     _plain("shared_bytes", "SLM"),

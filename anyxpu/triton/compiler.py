@@ -41,7 +41,9 @@ class Options:
     work-group, so that more than one sub-group would only split its loops: there ``num_warps`` becomes 1 unless
     ``keep_warps`` is set. ``matrix_engine``, for tests, has a CPU device do products as GPUs do whose engine takes
     sub-groups of so many lanes (8 or 16).
-    ``num_stages``, ``num_ctas`` and the other fields of Triton's own backends are accepted.
+    ``num_stages``: in a loop with products on a GPU's matrix engine, their operands are fetched into the cache
+    ``num_stages - 1`` iterations before they are loaded.
+    ``num_ctas`` and the other fields of Triton's own backends are accepted.
     """
 
     num_warps: int = 4
@@ -203,7 +205,7 @@ class IntelBackend(BaseBackend):
         text = mod.str_nodebug()
         try:
             dialect = lower.dialect_of(device_kind(self.target), options.matrix_engine)
-            rendered = lower.render(text, dialect, options.enable_fp_fusion)
+            rendered = lower.render(text, dialect, options.enable_fp_fusion, options.num_stages)
         except UnsupportedOperation as error:
             raise UnsupportedOperation(f"{error} (its TTGIR: {_keep(metadata, 'ttgir', text)})") from error
         except Exception as error:

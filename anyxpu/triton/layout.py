@@ -163,9 +163,20 @@ def _accumulator(shape: tuple[int, ...], e: Encoding) -> Layout:
     return b.done(reversed(range(len(shape))))
 
 
+def _lines(shape: tuple[int, ...], e: Encoding) -> Layout:
+    """One element in ``step`` along ``dim``: those that begin a cache line, for prefetch.py. Others have no place."""
+    b = _Builder(shape)
+    b.used[e["dim"]] = min(e["step"], shape[e["dim"]])
+    for group, key in (("lane", "threadsPerWarp"), ("warp", "warpsPerCTA")):
+        for dim in e["order"]:
+            b.take(group, dim, e[key][dim])
+    return b.done(e["order"])
+
+
 _ENCODINGS = {
     "accumulator": _accumulator,
     "blocked": _blocked,
+    "lines": _lines,
     "slice": _slice,
     "linear": _linear,
     "generic_linear": _linear,

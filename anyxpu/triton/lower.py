@@ -9,7 +9,20 @@ from importlib import resources
 from typing import Any
 
 from anyxpu.errors import UnsupportedOperation
-from anyxpu.triton import assertions, collective, control, dot, matrix, memory, misc, move, storage, tables, work
+from anyxpu.triton import (
+    assertions,
+    collective,
+    control,
+    dot,
+    matrix,
+    memory,
+    misc,
+    move,
+    prefetch,
+    storage,
+    tables,
+    work,
+)
 from anyxpu.triton.addressing import divide_ranges, mark_address_arithmetic
 from anyxpu.triton.bounds import decide_masks
 from anyxpu.triton.emit import Emitter, Handler
@@ -23,6 +36,7 @@ _HANDLERS: dict[str, Handler] = {
     **memory.HANDLERS,
     **misc.HANDLERS,
     **move.HANDLERS,
+    **prefetch.HANDLERS,
 }
 
 
@@ -101,8 +115,10 @@ def c_name(name: str) -> str:
     return name if name.startswith("triton_") else f"kernel_{name}"
 
 
-def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True) -> Rendered:
+def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True, stages: int = 1) -> Rendered:
     """Print the one kernel of a TTGIR module.
+
+    ``stages``: how many iterations of a loop with products have their operands on the way at once; 1: no prefetch.
 
     Raises:
         UnsupportedOperation: it has an operation or layout that this backend does not know; the message names it.
@@ -112,12 +128,14 @@ def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True) -> Rendered:
     function = module.kernel
     lanes, warps = int(module.attrs["ttg.threads-per-warp"]), int(module.attrs["ttg.num-warps"])
     try:
+        engine = dialect.matrix == lanes
         decide_masks(function)
         amount = work.terms(function)
+        if engine:
+            prefetch.insert(function, lanes, warps, stages)
         divide_ranges(function)
         mark_address_arithmetic(function)
         assertions.mark_lookups(function)
-        engine = dialect.matrix == lanes
         if engine:
             matrix.place_accumulators(function, lanes)
         emitter = Emitter(function, _HANDLERS, warps, lanes, dialect.local_arrays, engine)

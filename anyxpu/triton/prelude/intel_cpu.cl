@@ -57,3 +57,7 @@ inline float8 intel_sub_group_tf32_tf32_matrix_mad_k8(float4 a, float8 rows, flo
     for (int k = 0; k < 8; ++k) sums[j] = fma(sub_group_broadcast(x[j / 2], 8 * (j & 1) + k), b[k], sums[j]);
   return vload8(0, sums);
 }
+/* --- ax_prefetch: on a GPU it brings a cache line; here it reads the byte, so that a test sees what it touches */
+
+inline void ax_prefetch(__global const char* p) { (void)*(volatile __global const char*)p; }
+
