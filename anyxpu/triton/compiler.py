@@ -182,7 +182,7 @@ class IntelBackend(BaseBackend):
 
     def make_ttgir(self, mod: Any, metadata: dict[str, Any], options: Options) -> Any:
         lanes = options.matrix_engine or lower.MATRIX_LANES.get(device_kind(self.target), options.warp_size)
-        if lanes != options.warp_size and matrix.has_products(str(mod)):
+        if lanes != options.warp_size and matrix.has_products(str(mod), lanes):
             metadata["warp_size"] = lanes  # the whole kernel is compiled for one size of sub-groups
         pm = ir.pass_manager(mod.context)
         pm.enable_debug()

@@ -38,6 +38,7 @@ class Form:
 
 # A product of such operands in Triton's text.
 _ELIGIBLE = re.compile(r"tt\.dot .*x(?:f16|bf16|i8)[,>].* \* ")
+_ELIGIBLE_TF32 = re.compile(r"tt\.dot .*inputPrecision = tf32\b.*xf32[,>].* \* ")
 
 _FORMS = {
     ("f16", "f32"): Form(16, "f16", Scalar("i16"), "float8"),
@@ -48,9 +49,9 @@ _FORMS = {
 _TF32 = Form(8, "tf32", Scalar("i32"), "float8", "ax_round_tf32({0})")
 
 
-def has_products(ttir: str) -> bool:
-    """Whether the engine may have something to do in a module before its layouts are chosen."""
-    return _ELIGIBLE.search(ttir) is not None
+def has_products(ttir: str, lanes: int) -> bool:
+    """Whether an engine for so many lanes may have something to do in a module before its layouts are chosen."""
+    return _ELIGIBLE.search(ttir) is not None or (lanes == 16 and _ELIGIBLE_TF32.search(ttir) is not None)
 
 
 def form_of(op: Op, lanes: int) -> Form | None:
