@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from anyxpu.ops import attention, kernels, printing, registry
+from anyxpu.ops import attention, compiled, kernels, printing, registry
 from anyxpu.shim import lib
 
 
@@ -21,6 +21,7 @@ def register() -> None:
     lib().set_kernel_provider(kernels.provide)
     printing.install()
     attention.register()
+    compiled.register()
     if importlib.util.find_spec("anyxpu.ops.library"):
         library = importlib.import_module("anyxpu.ops.library")
         library.register()

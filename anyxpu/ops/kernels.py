@@ -1,7 +1,7 @@
-"""Makes the device kernels behind copy_ and fill_: one OpenCL C text, compiled once a (source, destination) pair.
+"""Makes the device kernels of operators from the OpenCL C texts beside this file, once for each set of build options.
 
-The shim asks :func:`provide` once for each kernel and device and keeps the answer. Native code is kept on disk, so a
-second process compiles nothing.
+Native code is kept on disk, so a second process compiles nothing. For copy_ and fill_ the shim asks :func:`provide`
+once for each kernel and device and keeps the answer; operators written in Python ask :func:`module`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FAMILIES = {
 _DOUBLES = ("f64", "c128")
 
 _lock = threading.Lock()
-_modules: dict[tuple[int, str, str, str], Any] = {}
+_modules: dict[tuple[int, tuple[str, ...], str], Any] = {}
 _compiled = 0
 
 
@@ -55,17 +55,38 @@ def provide(device: int, family: str, source: str, destination: str, walk: str) 
     """
     if not lib().properties(device).has_fp64 and (source in _DOUBLES or destination in _DOUBLES):
         return None
-    key = (device, family, source, destination)
-    with _lock:
-        module = _modules.get(key)
-        if module is None:
-            module = _modules[key] = _module(*key)
-    return module.kernel(f"{'fill' if family == 'fill' else 'copy'}_{walk}")
+    made = module(
+        device, f"{family}_{source}_{destination}", ("copy.cl",), options(device, family, source, destination)
+    )
+    return made.kernel(f"{'fill' if family == 'fill' else 'copy'}_{walk}")
+
+
+def module(device: int, name: str, texts: tuple[str, ...], build: str) -> Any:
+    """The ``Module`` of some texts for a device: from memory, from disk, or compiled.
+
+    Args:
+        device: ordinal of the device.
+        name: what an error calls it.
+        texts: files of the folder ``kernels``, compiled as one.
+        build: options for the OpenCL C compiler.
+
+    Raises:
+        anyxpu.errors.KernelError: it does not compile; the source is left on disk.
+    """
+    key = (device, texts, build)
+    made = _modules.get(key)
+    if made is None:
+        with _lock:
+            made = _modules.get(key)
+            if made is None:
+                made = _modules[key] = _module(device, name, _text(texts), build)
+    return made
 
 
 @cache
-def _text() -> bytes:
-    return Path(__file__).with_name("kernels").joinpath("copy.cl").read_bytes()
+def _text(texts: tuple[str, ...]) -> bytes:
+    folder = Path(__file__).with_name("kernels")
+    return b"\n".join(folder.joinpath(text).read_bytes() for text in texts)
 
 
 def options(device: int, family: str, source: str, destination: str) -> str:
@@ -75,12 +96,11 @@ def options(device: int, family: str, source: str, destination: str) -> str:
     return " ".join(("-cl-std=CL3.0", *_SHAPE_OPTIONS, *doubles, *types, *_FAMILIES[family]))
 
 
-def _module(device: int, family: str, source: str, destination: str) -> Any:
+def _module(device: int, name: str, text: bytes, build: str) -> Any:
     """Load a module from the disk cache, or compile it and put it there."""
-    build = options(device, family, source, destination)
     properties = lib().properties(device)
     key = digest(
-        _text(), build, lib().driver_name(), lib().driver_description(), properties.name, properties.driver_version
+        text, build, lib().driver_name(), lib().driver_description(), properties.name, properties.driver_version
     )
     path = cache_dir("kernels", "ops") / f"{key[:32]}.bin"
     native = load(path)
@@ -90,16 +110,16 @@ def _module(device: int, family: str, source: str, destination: str) -> Any:
         except RuntimeError:
             # Whole, but not what this driver takes after all: make it again.
             path.unlink(missing_ok=True)
-    return _compile(device, f"{family}_{source}_{destination}", build, path)
+    return _compile(device, name, text, build, path)
 
 
-def _compile(device: int, name: str, build: str, path: Path) -> Any:
+def _compile(device: int, name: str, text: bytes, build: str, path: Path) -> Any:
     global _compiled
     try:
-        module = lib().load_module(device, "opencl_c", _text(), build)
+        module = lib().load_module(device, "opencl_c", text, build)
     except RuntimeError as error:
         left = path.with_suffix(".cl")
-        write_file(left, b"// options: " + build.encode() + b"\n" + _text())
+        write_file(left, b"// options: " + build.encode() + b"\n" + text)
         raise KernelError(name, str(left), str(error)) from error
     _compiled += 1
     native = module.native()

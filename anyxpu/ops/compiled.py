@@ -1,0 +1,21 @@
+"""Operators served by kernels of this folder: their registration on dispatch key XPU."""
+
+from __future__ import annotations
+
+from anyxpu.ops import registry, serve
+
+# Operator -> the function of this folder that serves it, imported at the first call. argsort, msort, sort without
+# `stable`, randint, rand, randn and the like are torch's compositions of these.
+TABLE: dict[str, str] = {
+    "sort.stable": "sorting.sort",
+    "sort.values_stable": "sorting.sort_out",
+    "topk": "sorting.topk",
+    "topk.values": "sorting.topk_out",
+}
+
+
+def register() -> None:
+    """Put every operator of :data:`TABLE` on dispatch key XPU. Compiles nothing and starts no driver."""
+    serve.register({name: f"anyxpu.ops.{function}" for name, function in TABLE.items()}, "compiled")
+    for name in TABLE:
+        registry.declare(f"aten::{name}", "compiled")

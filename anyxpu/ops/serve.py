@@ -1,0 +1,60 @@
+"""Registering operators that are written in Python, and handing on the calls that they decline."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from anyxpu.shim import lib
+
+Kernel = Callable[..., Any]
+Decline = Callable[[str, tuple[Any, ...], dict[str, Any]], Any]
+
+_registered: dict[str, torch.library.Library] = {}
+
+
+def register(table: dict[str, str], way: str, decline: Decline | None = None) -> None:
+    """Put every operator of a table on dispatch key XPU. Imports none of the modules that the table names. Idempotent.
+
+    Args:
+        table: operator (without ``aten::``) -> the function that serves it, as ``"anyxpu.ops.sorting.topk"``. It
+            returns ``NotImplemented`` for a call that it declines.
+        way: how they are counted: ``library`` or ``compiled``.
+        decline: what becomes of a declined call; :func:`decline` where None.
+    """
+    if way in _registered:
+        return
+    _registered[way] = library = torch.library.Library("aten", "IMPL", "XPU")
+    for name, function in table.items():
+        library.impl(name, _served(name, function, way, decline or to_host))
+
+
+def _served(name: str, path: str, way: str, decline: Decline) -> Kernel:
+    """The operator's kernel, imported at its first call, counted, and the host for what it declines."""
+    kernel: Kernel | None = None
+    count: Callable[[], None] | None = None
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal kernel, count
+        if kernel is None or count is None:
+            module, _, function = path.rpartition(".")
+            count = lib().OpCount(f"aten::{name}", way)
+            kernel = getattr(importlib.import_module(module), function)
+        result = kernel(*args, **kwargs)
+        if result is NotImplemented:
+            return decline(name, args, kwargs)
+        count()
+        return result
+
+    return call
+
+
+def to_host(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Hand a call to the host, which computes it or raises what CPU torch raises for such operands."""
+    from anyxpu.ops import host_call
+
+    packet, _, overload = name.partition(".")
+    return host_call(getattr(getattr(torch.ops.aten, packet), overload or "default"), *args, **kwargs)

@@ -1,0 +1,180 @@
+"""``sort`` and ``topk`` on xpu: what torch's operators add to sorting the rows of a matrix.
+
+Every sort is stable. As in torch, NaN is larger than any number, and both zeros are equal. A function here returns
+``NotImplemented`` for a call that it does not serve (dtypes that torch cannot sort, a dimension or a ``k`` that is not
+there, outputs of another dtype or device); the host then raises what CPU torch raises.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyxpu.ops import sort_kernels
+
+
+def sort(self: Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
+    """aten::sort.stable.
+
+    Args:
+        self: of any shape; bool, an integer of 8 to 64 bits (of the unsigned ones uint8 only) or a float.
+        stable: nothing depends on it.
+
+    Returns:
+        ``(values, indices)`` of ``self``'s shape, dense, in ``self``'s order of dimensions where it is dense; indices
+        are int64.
+    """
+    at = _dimension(self, dim)
+    if at is None:
+        return NotImplemented
+    values, indices = torch.empty_like(self), torch.empty_like(self, dtype=torch.int64)
+    _sort(self, at, descending, values, indices)
+    return values, indices
+
+
+def sort_out(
+    self: Tensor,
+    *,
+    stable: bool | None = None,
+    dim: int = -1,
+    descending: bool = False,
+    values: Tensor,
+    indices: Tensor,
+) -> Any:
+    """aten::sort.values_stable: :func:`sort` into ``values`` and ``indices``, which are resized where they must be."""
+    at = _dimension(self, dim)
+    if at is None or not _writable(self, values, indices):
+        return NotImplemented
+    strides = torch.empty_like(self, device="meta").stride()
+    _sort(self, at, descending, _resized(values, self.shape, strides), _resized(indices, self.shape, strides))
+    return values, indices
+
+
+def topk(self: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    """aten::topk.
+
+    Args:
+        self: of any shape; an integer as for :func:`sort`, or a float.
+        k: how many, from 0 to the size of ``dim``.
+        sorted: nothing depends on it: the results are always in order.
+
+    Returns:
+        ``(values, indices)`` of ``self``'s shape but for ``k`` in place of ``dim``, contiguous; indices are int64. Of
+        equal elements, those with the lower indices.
+    """
+    at = _dimension(self, dim)
+    shape = None if at is None else _topk_shape(self, k, at)
+    if at is None or shape is None:
+        return NotImplemented
+    values, indices = self.new_empty(shape), self.new_empty(shape, dtype=torch.int64)
+    _topk(self, k, at, largest, values, indices)
+    return values, indices
+
+
+def topk_out(
+    self: Tensor,
+    k: int,
+    dim: int = -1,
+    largest: bool = True,
+    sorted: bool = True,
+    *,
+    values: Tensor,
+    indices: Tensor,
+) -> Any:
+    """aten::topk.values: :func:`topk` into ``values`` and ``indices``, which are resized where they must be."""
+    at = _dimension(self, dim)
+    shape = None if at is None else _topk_shape(self, k, at)
+    if at is None or shape is None or not _writable(self, values, indices):
+        return NotImplemented
+    _topk(self, k, at, largest, _resized(values, shape), _resized(indices, shape))
+    return values, indices
+
+
+def _dimension(self: Tensor, dim: int) -> int | None:
+    """``dim`` counted from the front; None where the call is not served."""
+    rank = self.dim() or 1
+    if self.dtype not in sort_kernels.ELEMENTS or not -rank <= dim < rank:
+        return None
+    at = dim % rank
+    return at if not self.dim() or self.shape[at] <= sort_kernels.LONGEST else None
+
+
+def _topk_shape(self: Tensor, k: int, dim: int) -> Sequence[int] | None:
+    """The shape of topk's results; None where the call is not served."""
+    size = self.shape[dim] if self.dim() else 1
+    if self.dtype is torch.bool or not 0 <= k <= size:
+        return None
+    # A number stays one, even for k = 0.
+    return (*self.shape[:dim], k, *self.shape[dim + 1 :]) if self.dim() else ()
+
+
+def _writable(self: Tensor, values: Tensor, indices: Tensor) -> bool:
+    """Can results be put there? What torch refuses, it refuses on the host."""
+    return (
+        values.dtype == self.dtype
+        and indices.dtype == torch.int64
+        and values.device == indices.device == self.device
+        and not any(torch._debug_has_internal_overlap(t) == 1 for t in (values, indices))
+    )
+
+
+def _resized(out: Tensor, shape: Sequence[int], strides: Sequence[int] | None = None) -> Tensor:
+    """``out``, resized if it has another shape; with the strides that a new result would have."""
+    if out.shape != torch.Size(shape):
+        if out.numel():
+            warnings.warn(
+                f"An output with one or more elements was resized since it had shape {list(out.shape)}, which does not "
+                f"match the required output shape {list(shape)}. This behavior is deprecated, and in a future PyTorch "
+                "release outputs will not be resized unless they have zero elements. You can explicitly reuse an out "
+                "tensor t by resizing it, inplace, to zero elements with t.resize_(0).",
+                stacklevel=2,
+            )
+        out.resize_(shape)
+        if strides is not None:
+            out.as_strided_(shape, strides)
+    return out
+
+
+def _rows(tensor: Tensor, dim: int) -> Tensor:
+    """A view with ``dim`` last."""
+    if tensor.dim() == 0:
+        return tensor.view(1)
+    return tensor if dim == tensor.dim() - 1 else tensor.movedim(dim, -1)
+
+
+def _target(out: Tensor, source: Tensor) -> Tensor:
+    """``out`` where a kernel that reads ``source`` may write densely into it; else new memory like it."""
+    shared = out.untyped_storage().data_ptr() == source.untyped_storage().data_ptr()
+    return out if out.is_contiguous() and not shared else torch.empty(out.shape, dtype=out.dtype, device=out.device)
+
+
+def _sort(self: Tensor, dim: int, descending: bool, values: Tensor, indices: Tensor) -> None:
+    if self.numel() == 0:
+        return
+    source, values, indices = _rows(self, dim).contiguous(), _rows(values, dim), _rows(indices, dim)
+    n = source.shape[-1]
+    to_values, to_indices = _target(values, source), _target(indices, source)
+    sort_kernels.sort(source.view(-1, n), to_values.view(-1, n), to_indices.view(-1, n), descending)
+    _put(values, to_values)
+    _put(indices, to_indices)
+
+
+def _topk(self: Tensor, k: int, dim: int, largest: bool, values: Tensor, indices: Tensor) -> None:
+    if values.numel() == 0:
+        return
+    k = k if self.dim() else 1
+    source, values, indices = _rows(self, dim).contiguous(), _rows(values, dim), _rows(indices, dim)
+    to_values, to_indices = _target(values, source), _target(indices, source)
+    n = source.shape[-1]
+    sort_kernels.smallest(source.view(-1, n), k, to_values.view(-1, k), to_indices.view(-1, k), largest)
+    _put(values, to_values)
+    _put(indices, to_indices)
+
+
+def _put(out: Tensor, result: Tensor) -> None:
+    if result is not out:
+        out.copy_(result)
