@@ -11,6 +11,14 @@ TABLE: dict[str, str] = {
     "sort.values_stable": "sorting.sort_out",
     "topk": "sorting.topk",
     "topk.values": "sorting.topk_out",
+    "random_": "random.random_",
+    "random_.to": "random.random_to",
+    "random_.from": "random.random_from",
+    "uniform_": "random.uniform_",
+    "normal_": "random.normal_",
+    "bernoulli_.float": "random.bernoulli_",
+    "bernoulli_.Tensor": "random.bernoulli_tensor_",
+    "bernoulli.out": "random.bernoulli_out",
 }
 
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import threading
 import warnings
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from anyxpu.cache import cache_dir, digest, load, store, write_file
 from anyxpu.errors import CacheError, KernelError
@@ -44,7 +47,7 @@ def provide(device: int, family: str, source: str, destination: str, walk: str) 
     Args:
         device: ordinal of the device.
         family: ``copy``, ``copy_negate``, ``copy_conjugate``, ``copy_negate_conjugate`` or ``fill``.
-        source, destination: element types, named as in ``copy.cl`` (``f32``, ``b64`` for 64 bits as they are, ...).
+        source, destination: element types, named as in ``types.cl`` (``f32``, ``b64`` for 64 bits as they are, ...).
         walk: ``dense``, ``strided32`` or ``strided64``.
 
     Returns:
@@ -56,7 +59,10 @@ def provide(device: int, family: str, source: str, destination: str, walk: str) 
     if not lib().properties(device).has_fp64 and (source in _DOUBLES or destination in _DOUBLES):
         return None
     made = module(
-        device, f"{family}_{source}_{destination}", ("copy.cl",), options(device, family, source, destination)
+        device,
+        f"{family}_{source}_{destination}",
+        ("types.cl", "copy.cl"),
+        options(device, family, source, destination),
     )
     return made.kernel(f"{'fill' if family == 'fill' else 'copy'}_{walk}")
 
@@ -81,6 +87,31 @@ def module(device: int, name: str, texts: tuple[str, ...], build: str) -> Any:
             if made is None:
                 made = _modules[key] = _module(device, name, _text(texts), build)
     return made
+
+
+def launcher(
+    device: int, texts: tuple[str, ...], build: str, name: str, types: Sequence[str], lanes: int, local_bytes: int = 0
+) -> Callable[..., None]:
+    """A kernel of :func:`module` and how to call it.
+
+    Args:
+        device, texts, build: as for :func:`module`.
+        name: of the kernel.
+        types: of its arguments, as the shim's ``Launcher`` takes them, without local memory.
+        lanes: work-items of a work-group.
+        local_bytes: local memory for a last argument; 0 where it takes none.
+
+    Returns:
+        A function ``(groups_x, groups_y, *arguments)`` that enqueues the kernel on the current stream of the device.
+    """
+    kernel = module(device, name, texts, build).kernel(name)
+    launch = lib().Launcher(types, (lanes, 1, 1), local_bytes)
+    queue = torch._C._xpu_getCurrentRawStream
+
+    def call(x: int, y: int, *arguments: Any) -> None:
+        launch(x, y, 1, queue(device), kernel, *arguments)
+
+    return call
 
 
 @cache

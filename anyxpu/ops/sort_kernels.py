@@ -39,7 +39,7 @@ _SCRATCH = 256 << 20  # bytes that rows sorted at once may take in global memory
 
 @dataclass(frozen=True)
 class Tuning:
-    """The shapes that suit a device. A test sets others with :func:`tuned`.
+    """The shapes that suit a device.
 
     Attributes:
         units: work-groups that run at once.
@@ -76,7 +76,7 @@ def _tuning(device: int) -> Tuning:
     return Tuning(8 * properties.max_compute_units, lanes, 4, local, 64, 64, 8192, lanes, 4, 4096, 1024)
 
 
-_forced: Tuning | None = None
+_forced: Tuning | None = None  # for tests, which try a GPU's shapes on a CPU
 
 
 def tuning(device: int) -> Tuning:
@@ -97,7 +97,6 @@ class Kernels:
         self.device = device
         self.shapes = shapes
         self.bits, self._options = ELEMENTS[dtype]
-        self._name = str(dtype).removeprefix("torch.")
         self.word_bytes = 16 if self.bits == 64 else 8
         self.key = "u64" if self.bits == 64 else "u32"
         self.all_ones = (1 << self.bits) - 1
@@ -116,20 +115,15 @@ class Kernels:
             options: build options beside those that follow from the rest.
         """
         local_bytes = 1 << (local_bytes - 1).bit_length() if local_bytes else 0
-        launcher = self._made.get((name, local_bytes, options)) or self._make(name, local_bytes, options)
-        launcher(*grid, 1, torch._C._xpu_getCurrentRawStream(self.device), *arguments)
+        launch = self._made.get((name, local_bytes, options)) or self._make(name, local_bytes, options)
+        launch(*grid, *arguments)
 
     def _make(self, name: str, local_bytes: int, options: tuple[str, ...]) -> Callable[..., None]:
         types, lanes, texts, shape = self._description(name)
         build = " ".join(("-cl-std=CL3.0", f"-DELEMENT_BITS={self.bits}", *self._options, *shape, *options))
-        kernel = kernels.module(self.device, f"{name}_{self._name}", texts, build).kernel(name)
-        launcher = lib().Launcher(types, (lanes, 1, 1), local_bytes)
-
-        def call(x: int, y: int, z: int, queue: int, *arguments: Any) -> None:
-            launcher(x, y, z, queue, kernel, *arguments)
-
-        self._made[name, local_bytes, options] = call
-        return call
+        made = kernels.launcher(self.device, texts, build, name, types, lanes, local_bytes)
+        self._made[name, local_bytes, options] = made
+        return made
 
     def _description(self, name: str) -> tuple[list[str], int, tuple[str, ...], tuple[str, ...]]:
         """Argument types, lanes, texts and build options of a kernel."""
@@ -166,40 +160,43 @@ def _kernels(device: int, dtype: torch.dtype, shapes: Tuning) -> Kernels:
     return Kernels(device, dtype, shapes)
 
 
-def sort(source: Tensor, values: Tensor, indices: Tensor, descending: bool) -> None:
+def sort(source: Tensor, n: int, values: Tensor, indices: Tensor, descending: bool) -> None:
     """Sort every row, stably.
 
     Args:
-        source: (rows, n), contiguous, of a dtype of :data:`ELEMENTS`; neither dimension is empty.
-        values: like ``source``; gets its rows in order.
-        indices: (rows, n), contiguous, int64; gets where each element came from.
+        source: contiguous, rows of n elements whatever its shape is, of a dtype of :data:`ELEMENTS`; not empty.
+        n: from 1 to :data:`LONGEST`.
+        values: of as many elements, contiguous, of source's dtype; gets its rows in order.
+        indices: of as many elements, contiguous, int64; gets where each element came from.
         descending: the largest first, and NaN before everything.
     """
-    rows, n = source.shape
-    made = _kernels(source.get_device(), source.dtype, tuning(source.get_device()))
+    device, rows = source.get_device(), source.numel() // n
+    made = _kernels(device, source.dtype, tuning(device))
     flip = made.all_ones if descending else 0
     name, piece = _sorter(made, rows, n)
     if piece >= n:
-        _in_rows(made, name, source, None, n, n, n, values, indices, None, flip)
+        _in_rows(made, name, source, n, None, n, n, n, values, indices, None, flip)
         return
+    source, values, indices = (t.view(rows, n) for t in (source, values, indices))
     batch = max(1, min(65535, _SCRATCH // (2 * made.word_bytes * n)))
     for start in range(0, rows, batch):
         part = slice(start, min(start + batch, rows))
         _in_blocks(made, source[part], values[part], indices[part], flip)
 
 
-def smallest(source: Tensor, keep: int, values: Tensor, indices: Tensor, largest: bool) -> None:
+def smallest(source: Tensor, n: int, keep: int, values: Tensor, indices: Tensor, largest: bool) -> None:
     """The ``keep`` smallest (or largest) elements of every row in order; of equal ones those with the lowest indices.
 
     Args:
-        source: (rows, n), contiguous, of a dtype of :data:`ELEMENTS`; neither dimension is empty.
+        source: contiguous, rows of n elements whatever its shape is, of a dtype of :data:`ELEMENTS`; not empty.
+        n: from 1 to :data:`LONGEST`.
         keep: from 1 to n.
-        values: (rows, keep), contiguous, of source's dtype.
-        indices: (rows, keep), contiguous, int64.
+        values: contiguous, keep elements for each row, of source's dtype.
+        indices: contiguous, keep elements for each row, int64.
         largest: the largest first, and NaN before everything.
     """
-    rows, n = source.shape
-    made = _kernels(source.get_device(), source.dtype, tuning(source.get_device()))
+    device, rows = source.get_device(), source.numel() // n
+    made = _kernels(device, source.dtype, tuning(device))
     flip = made.all_ones if largest else 0
     words, length = None, n
     while True:
@@ -208,15 +205,15 @@ def smallest(source: Tensor, keep: int, values: Tensor, indices: Tensor, largest
             break
         pieces = -(-length // piece)
         if pieces == 1:
-            _in_rows(made, name, source, words, length, piece, keep, values, indices, None, flip)
+            _in_rows(made, name, source, n, words, length, piece, keep, values, indices, None, flip)
             return
         collected = torch.empty(rows * pieces * keep * made.word_bytes, dtype=torch.uint8, device=source.device)
-        _in_rows(made, name, source, words, length, piece, keep, None, None, collected, flip)
+        _in_rows(made, name, source, n, words, length, piece, keep, None, None, collected, flip)
         words, length = collected, pieces * keep
     ordered, places = torch.empty_like(source), torch.empty_like(source, dtype=torch.int64)
-    sort(source, ordered, places, largest)
-    values.copy_(ordered[:, :keep])
-    indices.copy_(places[:, :keep])
+    sort(source, n, ordered, places, largest)
+    values.view(rows, keep).copy_(ordered.view(rows, n)[:, :keep])
+    indices.view(rows, keep).copy_(places.view(rows, n)[:, :keep])
 
 
 def _sorter(made: Kernels, rows: int, n: int) -> tuple[str, int]:
@@ -250,6 +247,7 @@ def _in_rows(
     made: Kernels,
     name: str,
     source: Tensor,
+    row: int,
     words: Tensor | None,
     length: int,
     piece: int,
@@ -260,7 +258,7 @@ def _in_rows(
     flip: int,
 ) -> None:
     """Launch one of the kernels of ``sort_rows.cl``; their arguments are described there."""
-    rows, row = source.shape
+    rows = source.numel() // row
     shapes = made.shapes
     size = min(length, piece)
     if name == "rank_rows":

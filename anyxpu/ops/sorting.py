@@ -8,7 +8,7 @@ there, outputs of another dtype or device); the host then raises what CPU torch 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -50,7 +50,13 @@ def sort_out(
     if at is None or not _writable(self, values, indices):
         return NotImplemented
     strides = torch.empty_like(self, device="meta").stride()
-    _sort(self, at, descending, _resized(values, self.shape, strides), _resized(indices, self.shape, strides))
+    _sort(
+        _apart(self, values, indices),
+        at,
+        descending,
+        _resized(values, self.shape, strides),
+        _resized(indices, self.shape, strides),
+    )
     return values, indices
 
 
@@ -90,7 +96,7 @@ def topk_out(
     shape = None if at is None else _topk_shape(self, k, at)
     if at is None or shape is None or not _writable(self, values, indices):
         return NotImplemented
-    _topk(self, k, at, largest, _resized(values, shape), _resized(indices, shape))
+    _topk(_apart(self, values, indices), k, at, largest, _resized(values, shape), _resized(indices, shape))
     return values, indices
 
 
@@ -122,6 +128,12 @@ def _writable(self: Tensor, values: Tensor, indices: Tensor) -> bool:
     )
 
 
+def _apart(self: Tensor, *outs: Tensor) -> Tensor:
+    """``self``, or a copy where an output shares its memory: results are written while it is still being read."""
+    memory = self.untyped_storage().data_ptr()
+    return self.clone() if any(out.untyped_storage().data_ptr() == memory for out in outs) else self
+
+
 def _resized(out: Tensor, shape: Sequence[int], strides: Sequence[int] | None = None) -> Tensor:
     """``out``, resized if it has another shape; with the strides that a new result would have."""
     if out.shape != torch.Size(shape):
@@ -142,39 +154,42 @@ def _resized(out: Tensor, shape: Sequence[int], strides: Sequence[int] | None = 
 def _rows(tensor: Tensor, dim: int) -> Tensor:
     """A view with ``dim`` last."""
     if tensor.dim() == 0:
-        return tensor.view(1)
+        return tensor
     return tensor if dim == tensor.dim() - 1 else tensor.movedim(dim, -1)
 
 
-def _target(out: Tensor, source: Tensor) -> Tensor:
-    """``out`` where a kernel that reads ``source`` may write densely into it; else new memory like it."""
-    shared = out.untyped_storage().data_ptr() == source.untyped_storage().data_ptr()
-    return out if out.is_contiguous() and not shared else torch.empty(out.shape, dtype=out.dtype, device=out.device)
-
-
 def _sort(self: Tensor, dim: int, descending: bool, values: Tensor, indices: Tensor) -> None:
-    if self.numel() == 0:
-        return
-    source, values, indices = _rows(self, dim).contiguous(), _rows(values, dim), _rows(indices, dim)
-    n = source.shape[-1]
-    to_values, to_indices = _target(values, source), _target(indices, source)
-    sort_kernels.sort(source.view(-1, n), to_values.view(-1, n), to_indices.view(-1, n), descending)
-    _put(values, to_values)
-    _put(indices, to_indices)
+    """Sort into tensors that share no memory with ``self``, of any strides."""
+    n = self.shape[dim] if self.dim() else 1
+    if self.numel():
+        source, (to_values, to_indices), put = _dense(self, dim, values, indices)
+        sort_kernels.sort(source, n, to_values, to_indices, descending)
+        put()
 
 
 def _topk(self: Tensor, k: int, dim: int, largest: bool, values: Tensor, indices: Tensor) -> None:
-    if values.numel() == 0:
-        return
-    k = k if self.dim() else 1
-    source, values, indices = _rows(self, dim).contiguous(), _rows(values, dim), _rows(indices, dim)
-    to_values, to_indices = _target(values, source), _target(indices, source)
-    n = source.shape[-1]
-    sort_kernels.smallest(source.view(-1, n), k, to_values.view(-1, k), to_indices.view(-1, k), largest)
-    _put(values, to_values)
-    _put(indices, to_indices)
+    """Select into tensors that share no memory with ``self``, of any strides."""
+    n, k = (self.shape[dim], k) if self.dim() else (1, 1)
+    if values.numel():
+        source, (to_values, to_indices), put = _dense(self, dim, values, indices)
+        sort_kernels.smallest(source, n, k, to_values, to_indices, largest)
+        put()
 
 
-def _put(out: Tensor, result: Tensor) -> None:
-    if result is not out:
-        out.copy_(result)
+def _dense(self: Tensor, dim: int, *outs: Tensor) -> tuple[Tensor, Sequence[Tensor], Callable[[], None]]:
+    """``self`` and outputs with ``dim`` last and contiguous; and what to call when the outputs have been written."""
+    if dim == self.dim() - 1 and all(t.is_contiguous() for t in (self, *outs)):
+        return self, outs, _nothing
+    views = [_rows(out, dim) for out in outs]
+    dense = [v if v.is_contiguous() else torch.empty(v.shape, dtype=v.dtype, device=v.device) for v in views]
+
+    def put() -> None:
+        for view, result in zip(views, dense, strict=True):
+            if view is not result:
+                view.copy_(result)
+
+    return _rows(self, dim).contiguous(), dense, put
+
+
+def _nothing() -> None:
+    pass

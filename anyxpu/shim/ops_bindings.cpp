@@ -57,6 +57,9 @@ void bind_ops(py::module_& m) {
   py::class_<Counted>(m, "OpCount", "Calling it counts one call of operator `name`, served in the way `way`.")
       .def(py::init<const std::string&, const std::string&>(), py::arg("name"), py::arg("way"))
       .def("__call__", &Counted::operator());
+  m.def(
+      "philox_state", &philox_state, py::arg("generator"), py::arg("increment"), py::arg("device"),
+      "Reserve `increment` philox outputs a work-item of a generator (None: the device's own); (seed, offset) to use.");
   m.def("structural_operators", &structural_names, "The operators that the shim serves without arithmetic.");
   m.def(
       "set_kernel_provider", [](const py::function& provider) { set_kernel_provider(provider.ptr()); },
