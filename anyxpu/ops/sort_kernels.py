@@ -17,6 +17,9 @@ from anyxpu.shim import lib
 ELEMENTS: dict[torch.dtype, tuple[int, tuple[str, ...]]] = {
     torch.bool: (8, ("-DELEMENT_UNSIGNED=1",)),
     torch.uint8: (8, ("-DELEMENT_UNSIGNED=1",)),
+    torch.uint16: (16, ("-DELEMENT_UNSIGNED=1",)),
+    torch.uint32: (32, ("-DELEMENT_UNSIGNED=1",)),
+    torch.uint64: (64, ("-DELEMENT_UNSIGNED=1",)),
     torch.int8: (8, ("-DELEMENT_SIGNED=1",)),
     torch.int16: (16, ("-DELEMENT_SIGNED=1",)),
     torch.int32: (32, ("-DELEMENT_SIGNED=1",)),

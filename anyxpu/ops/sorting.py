@@ -16,12 +16,14 @@ from torch import Tensor
 
 from anyxpu.ops import sort_kernels
 
+_NOT_SELECTED = (torch.bool, torch.uint16, torch.uint32, torch.uint64)  # torch sorts these, and refuses their topk
+
 
 def sort(self: Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
     """aten::sort.stable.
 
     Args:
-        self: of any shape; bool, an integer of 8 to 64 bits (of the unsigned ones uint8 only) or a float.
+        self: of any shape; bool, an integer or a float.
         stable: nothing depends on it.
 
     Returns:
@@ -64,7 +66,7 @@ def topk(self: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool
     """aten::topk.
 
     Args:
-        self: of any shape; an integer as for :func:`sort`, or a float.
+        self: of any shape; a signed integer, uint8 or a float.
         k: how many, from 0 to the size of ``dim``.
         sorted: nothing depends on it: the results are always in order.
 
@@ -112,7 +114,7 @@ def _dimension(self: Tensor, dim: int) -> int | None:
 def _topk_shape(self: Tensor, k: int, dim: int) -> Sequence[int] | None:
     """The shape of topk's results; None where the call is not served."""
     size = self.shape[dim] if self.dim() else 1
-    if self.dtype is torch.bool or not 0 <= k <= size:
+    if self.dtype in _NOT_SELECTED or not 0 <= k <= size:
         return None
     # A number stays one, even for k = 0.
     return (*self.shape[:dim], k, *self.shape[dim + 1 :]) if self.dim() else ()
