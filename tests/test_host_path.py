@@ -83,7 +83,7 @@ CASES = {
     "index_put_": lambda: check(lambda a, i, b: a.index_put_((i[:, 0],), b[0], accumulate=True), A, INTS, B),
     "size depends on data": lambda: check(torch.nonzero, INTS),
     "several of data's size": lambda: check(torch.unique, INTS, return_inverse=True, return_counts=True),
-    "sort": lambda: check(torch.sort, A, 1, descending=True),
+    "values and indices": lambda: check(torch.kthvalue, A, 2, 1),
     "scalar result": lambda: check(torch.equal, A, A),
     "factory": lambda: assert_same(torch.arange(2, 20, 3, device=DEVICE), torch.arange(2, 20, 3)),
     "factory of floats": lambda: assert_same(torch.linspace(0, 1, 7, device=DEVICE), torch.linspace(0, 1, 7)),
@@ -125,9 +125,9 @@ def test_out_is_written_resized_and_returned():
         assert_same_bits(out, A + B)
         assert empty or out.stride() == stride
     values, indices = torch.empty(0, device=DEVICE), torch.empty(0, dtype=torch.long, device=DEVICE)
-    got = torch.sort(a, 1, out=(values, indices))
+    got = torch.cummax(a, 1, out=(values, indices))
     assert got[0] is values and got[1] is indices
-    assert_same([values, indices], list(torch.sort(A, 1)))
+    assert_same([values, indices], list(torch.cummax(A, 1)))
 
 
 def test_a_grown_out_keeps_its_storage_shared():
@@ -308,19 +308,16 @@ def test_custom_operators_with_a_cpu_kernel_run_and_may_return_views():
 
 # --- random numbers --------------------------------------------------------------------------------------------
 
+# Those that have no kernel of their own (tests/test_random.py has the others): the host draws, seeded by the device.
 RANDOM = {
-    "randn": lambda: torch.randn(100, device=DEVICE),
-    "rand": lambda: torch.rand(100, device=DEVICE),
-    "randint": lambda: torch.randint(0, 1000, (100,), device=DEVICE),
     "randperm": lambda: torch.randperm(100, device=DEVICE),
-    "normal_": lambda: torch.empty(100, device=DEVICE).normal_(2, 3),
-    "uniform_": lambda: torch.empty(100, device=DEVICE).uniform_(-1, 1),
-    "bernoulli_": lambda: torch.empty(100, device=DEVICE).bernoulli_(0.5),
     "exponential_": lambda: torch.empty(100, device=DEVICE).exponential_(),
-    "random_": lambda: torch.empty(100, dtype=torch.int64, device=DEVICE).random_(),
+    "geometric_": lambda: torch.empty(100, device=DEVICE).geometric_(0.01),
+    "cauchy_": lambda: torch.empty(100, device=DEVICE).cauchy_(),
+    "log_normal_": lambda: torch.empty(100, device=DEVICE).log_normal_(),
+    "normal of tensors": lambda: torch.normal(torch.zeros(100, device=DEVICE), torch.ones(100, device=DEVICE)),
     "multinomial": lambda: torch.multinomial(torch.ones(100, device=DEVICE), 50),
     "dropout": lambda: torch.nn.functional.dropout(torch.ones(100, device=DEVICE)),
-    "rand_like": lambda: torch.rand_like(torch.empty(100, device=DEVICE)),
     "poisson": lambda: torch.poisson(torch.full((100,), 9.0, device=DEVICE)),
 }
 
@@ -346,21 +343,26 @@ def test_random_numbers_of_the_device_leave_the_cpus_alone(name):
 
 
 def test_generators():
+    def draw() -> torch.Tensor:
+        return torch.empty(50, device=DEVICE).exponential_(generator=generator)
+
     generator = torch.Generator(DEVICE).manual_seed(4)
-    first = torch.randn(50, device=DEVICE, generator=generator)
+    first = draw()
     state = generator.get_state()
-    second = torch.randn(50, device=DEVICE, generator=generator)
+    second = draw()
     generator.set_state(state)
-    assert torch.randn(50, device=DEVICE, generator=generator).equal(second)
-    assert torch.randn(50, device=DEVICE, generator=generator.manual_seed(4)).equal(first)
+    assert draw().equal(second)
+    generator.manual_seed(4)
+    assert draw().equal(first)
+    generator = torch.Generator()
     with pytest.raises(RuntimeError, match="Expected a 'xpu' device type for generator but found 'cpu'"):
-        torch.randn(5, device=DEVICE, generator=torch.Generator())
+        draw()
 
 
 def test_random_numbers_have_the_right_moments():
-    x = torch.randn(200_000, device=DEVICE).double()
-    assert abs(x.mean().item()) < 0.02 and abs(x.var().item() - 1) < 0.02
-    pieces = torch.stack([torch.rand(4, device=DEVICE) for _ in range(500)])
+    x = torch.empty(200_000, device=DEVICE).exponential_().double()
+    assert abs(x.mean().item() - 1) < 0.02 and abs(x.var().item() - 1) < 0.05
+    pieces = torch.stack([torch.empty(4, device=DEVICE).exponential_() for _ in range(500)])
     assert pieces.unique().numel() > 1990, "calls do not repeat each other"
 
 
@@ -407,7 +409,7 @@ def test_resolve_of_an_unknown_operator_is_an_error():
 def test_operators_counted_as_host_are_resolved_as_host():
     a = A.to(DEVICE)
     anyxpu.ops.reset_counters()
-    a.cumsum(0), a.sort(), (a * a).sum(), a.tanh_(), torch.linalg.inv(torch.eye(3).to(DEVICE)), a.unique()
+    a.cumsum(0), a.cumprod(0), (a * a).sum(), a.tanh_(), torch.linalg.inv(torch.eye(3).to(DEVICE)), a.unique()
     hosted = [op for op, ways in anyxpu.ops.counters().items() if "host" in ways]
     assert len(hosted) >= 6
     assert {op: anyxpu.ops.resolve(op) for op in hosted} == dict.fromkeys(hosted, "host")
