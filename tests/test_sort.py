@@ -21,9 +21,9 @@ SELECTABLE = tuple(dtype for dtype in SORTABLE if dtype not in sorting._NOT_SELE
 # Limits so low that short rows reach every kernel; None leaves the device its own shapes.
 SHAPES = {
     "own": None,
-    "serial": Tuning(8, 1, 8, 32 << 10, 8, 24, 128, 1, 8, 512, 600),
-    "parallel": Tuning(2, 64, 4, 32 << 10, 8, 24, 128, 64, 4, 512, 600),
-    "wide digits": Tuning(2, 16, 5, 16 << 10, 2, 64, 64, 32, 3, 100, 300),
+    "serial": Tuning(8, 1, 8, 32 << 10, 0, 8, 24, 128, 1, 8, 512, 600),
+    "parallel": Tuning(2, 64, 4, 32 << 10, 200, 8, 24, 128, 64, 4, 512, 600),
+    "wide digits": Tuning(2, 16, 5, 16 << 10, 0, 2, 64, 64, 32, 3, 100, 300),
 }
 
 
@@ -73,7 +73,20 @@ def assert_sorted(x: torch.Tensor, there: torch.Tensor, dim: int, descending: bo
 
 @pytest.mark.parametrize("dtype", SORTABLE, ids=str)
 def test_rows_of_every_length_are_sorted_stably(dtype, shapes, no_host):
-    for rows, n in ((3, 1), (5, 2), (3, 8), (2, 9), (40, 24), (3, 65), (3, 300), (9, 599), (1, 700), (3, 2100)):
+    for rows, n in (
+        (3, 1),
+        (5, 2),
+        (3, 8),
+        (2, 9),
+        (40, 24),
+        (33, 14),
+        (257, 3),
+        (3, 65),
+        (3, 300),
+        (9, 599),
+        (1, 700),
+        (3, 2100),
+    ):
         x = elements((rows, n), dtype)
         there = x.to(DEVICE)
         for descending in (False, True):
@@ -145,7 +158,7 @@ def assert_selected(x: torch.Tensor, there: torch.Tensor, k: int, dim: int, larg
 
 @pytest.mark.parametrize("dtype", SELECTABLE, ids=str)
 def test_the_k_first_of_rows_of_every_length_are_selected(dtype, shapes, no_host):
-    for rows, n in ((3, 1), (5, 7), (3, 64), (40, 65), (2, 129), (2, 640), (5, 641), (1, 3000)):
+    for rows, n in ((3, 1), (5, 7), (3, 64), (40, 65), (33, 14), (257, 3), (2, 129), (2, 640), (5, 641), (1, 3000)):
         x = elements((rows, n), dtype)
         there = x.to(DEVICE)
         for k in sorted({1, min(n, 5), min(n, 24), min(n, 100), n // 2 or 1, n}):
@@ -159,10 +172,12 @@ def test_selection_is_right_whatever_the_order_of_a_row(shapes, no_host):
     ramp = torch.arange(n, dtype=torch.float32)
     lane = torch.where(torch.arange(n) % 64 == 3, ramp + n, torch.rand(n))
     x = torch.stack([ramp, ramp.flip(0), torch.zeros(n), torch.full((n,), torch.nan), lane, lane.flip(0)])
-    there = x.to(DEVICE)
-    for k in (1, 8, 20, 64):
-        for largest in (False, True):
-            assert_selected(x, there, k, 1, largest)
+    for rows, columns in ((1, n), (1, 150), (8, n), (8, 150)):
+        part = x[:, :columns].repeat(rows, 1).contiguous()
+        there = part.to(DEVICE)
+        for k in (1, 8, 20, 64):
+            for largest in (False, True):
+                assert_selected(part, there, k, 1, largest)
 
 
 def test_topk_of_a_long_row(no_host):
@@ -290,11 +305,13 @@ def test_the_sizes_above_reach_every_kernel(monkeypatch):
 
     monkeypatch.setattr(sort_kernels.Kernels, "launch", watched)
     monkeypatch.setattr(sort_kernels, "_forced", SHAPES["serial"])
-    for n, k in ((5, 5), (300, 300), (2100, 2100), (20, 5), (3000, 5), (3000, 100), (20000, 100)):
+    for n, k in ((5, 5), (300, 300), (2100, 2100), (70, 5), (3000, 5), (3000, 100), (20000, 100)):
         x = torch.randn(1, n, device=DEVICE)
         x.sort() if k == n else x.topk(k)
+    monkeypatch.setattr(sort_kernels, "_forced", SHAPES["parallel"])
+    torch.randn(32, 5, device=DEVICE).sort()
     blocks = {"differ_blocks", "count_blocks", "scan_blocks", "scatter_blocks"}
-    rows = {"rank_rows", "select_rows", "radix_rows"}
+    rows = {"insert_rows", "rank_rows", "select_rows", "radix_rows"}
     assert {name for name, *_ in reached} == blocks | rows
     forms = {tuple(options) for name, *options in reached if name in rows}
     assert forms == set(sort_kernels._FORMS.values()), "elements and words, in and out"

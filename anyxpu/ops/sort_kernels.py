@@ -48,6 +48,7 @@ class Tuning:
         units: work-groups that run at once.
         row_lanes, row_digit_bits: of a work-group that sorts a row in local memory.
         row_bytes: of local memory for the elements of such a row.
+        insert_limit: up to so many comparisons, rows are sorted by one lane each, where there are rows for all lanes.
         rank_limit: up to so many elements are ranked by comparing all pairs.
         select_limit: up to so many smallest elements are collected rather than sorted for.
         select_piece: a row is not selected from in pieces shorter than this.
@@ -59,6 +60,7 @@ class Tuning:
     row_lanes: int
     row_digit_bits: int
     row_bytes: int
+    insert_limit: int
     rank_limit: int
     select_limit: int
     select_piece: int
@@ -73,10 +75,10 @@ def _tuning(device: int) -> Tuning:
     properties = lib().properties(device)
     if properties.type == "cpu":
         # A group is a thread's; local memory is memory like any other, best no more than half of a core's L2.
-        return Tuning(properties.max_compute_units, 1, 8, 512 << 10, 64, 64, 8192, 1, 8, 16384, 4096)
+        return Tuning(properties.max_compute_units, 1, 8, 512 << 10, 4096, 128, 64, 8192, 1, 8, 16384, 4096)
     lanes = min(256, properties.max_work_group_size)
     local = min(properties.local_mem_size // 2, 64 << 10) - 4 * (lanes * 16 + 2)
-    return Tuning(8 * properties.max_compute_units, lanes, 4, local, 64, 64, 8192, lanes, 4, 4096, 1024)
+    return Tuning(8 * properties.max_compute_units, lanes, 4, local, 4096, 128, 64, 8192, lanes, 4, 4096, 1024)
 
 
 _forced: Tuning | None = None  # for tests, which try a GPU's shapes on a CPU
@@ -222,6 +224,8 @@ def smallest(source: Tensor, n: int, keep: int, values: Tensor, indices: Tensor,
 def _sorter(made: Kernels, rows: int, n: int) -> tuple[str, int]:
     """The kernel that sorts rows of n elements, and how many it can hold; 0: none can."""
     shapes = made.shapes
+    if n * n <= shapes.insert_limit and rows >= _SUB_GROUP * shapes.units:
+        return "insert_rows", n
     if n <= shapes.rank_limit:
         return "rank_rows", n
     held = shapes.row_bytes // (2 * made.word_bytes)
@@ -233,12 +237,14 @@ def _sorter(made: Kernels, rows: int, n: int) -> tuple[str, int]:
 def _selector(made: Kernels, rows: int, length: int, keep: int) -> tuple[str, int]:
     """The kernel that finds the smallest of rows, and how many elements it takes at a time; 0: rows must be sorted."""
     shapes = made.shapes
-    if length <= shapes.rank_limit:
-        return "rank_rows", length
-    if keep <= shapes.select_limit:
+    if length * keep <= shapes.insert_limit and rows >= _SUB_GROUP * shapes.units:
+        return "insert_rows", length
+    if keep <= shapes.select_limit and length > _BATCH:
         # Cut as many pieces as there are idle units, but so long that what they leave is worth a second launch.
         cut = -(-length * rows // (2 * shapes.units)) if rows < shapes.units else length
         return "select_rows", min(length, max(cut, shapes.select_piece, 16 * keep))
+    if length <= shapes.rank_limit:
+        return "rank_rows", length
     held = shapes.row_bytes // (2 * made.word_bytes)
     if length <= held and (length <= shapes.whole or rows >= shapes.units):
         return "radix_rows", length
@@ -264,10 +270,12 @@ def _in_rows(
     rows = source.numel() // row
     shapes = made.shapes
     size = min(length, piece)
-    if name == "rank_rows":
-        local_bytes = size * made.word_bytes
+    if name == "insert_rows":
+        local_bytes = keep * _SUB_GROUP * made.word_bytes
+    elif name == "rank_rows":
+        local_bytes = -(-size // _SUB_GROUP) * _SUB_GROUP * made.word_bytes
     elif name == "select_rows":
-        local_bytes = 2 * (keep + 2 * _BATCH) * made.word_bytes
+        local_bytes = (2 * (keep + 2 * _BATCH) + _SUB_GROUP) * made.word_bytes
     else:
         local_bytes = 2 * piece * made.word_bytes + 4 * ((shapes.row_lanes << shapes.row_digit_bits) + 2)
     groups = min(rows * -(-length // piece), 64 * shapes.units)

@@ -1,6 +1,6 @@
 /* Sorting rows that a work-group holds in local memory; sort_keys.cl stands in front of this text.
  *
- * Three ways with the same arguments. A row of `length` elements is taken in pieces of `piece` elements, each by one
+ * Ways with the same arguments. A row of `length` elements is taken in pieces of `piece` elements, each by one
  * work-group at a time, which puts the `keep` smallest keys of the piece in order:
  *   - with -DTO_WORDS=0, where there is one piece a row, as elements and indices to values and indices;
  *   - with -DTO_WORDS=1 as words to `words_out`, `keep` for each piece, which are taken as `words_in` by
@@ -80,23 +80,62 @@ inline void emit(const piece_t* p, uint rank, word_t word) {
   __attribute__((reqd_work_group_size(SUB_GROUP, 1, 1))) \
   __attribute__((intel_reqd_sub_group_size(SUB_GROUP))) __kernel void
 
-/* Short pieces: an element's place is the number of smaller ones (Knuth, The Art of Computer Programming, volume 3,
+inline uint rank_of(word_t mine, __local const word_t* words, uint count) {
+  uint rank = 0;
+  for (uint j = 0; j < count; ++j) rank += LESS(words[j], mine);
+  return rank;
+}
+
+/* A uniform pointer and the lane, here and below: so the compiler sees that lanes lie side by side, and does not gather.
+ * Local memory is there for whole sub-groups.
+ *
+ * Short pieces: an element's place is the number of smaller ones (Knuth, The Art of Computer Programming, volume 3,
  * section 5.2, comparison counting). */
 SUB_GROUP_KERNEL rank_rows(ARGUMENTS) {
   const uint lane = get_sub_group_local_id();
   FOR_EACH_PIECE(p)
-  for (uint i = lane; i < p.size; i += SUB_GROUP) memory[i] = word_at(&p, i);
+  for (uint base = 0; base < p.size; base += SUB_GROUP)
+    if (base + lane < p.size) (memory + base)[lane] = ITEM_WORD((p.items + base)[lane], p.first + base + lane, flip);
   barrier(CLK_LOCAL_MEM_FENCE);
-  for (uint i = lane; i < p.size; i += SUB_GROUP) {
-    const word_t mine = memory[i];
-    uint rank = 0;
-    for (uint j = 0; j < p.size; ++j) rank += LESS(memory[j], mine);
-    emit(&p, rank, mine);
+  for (uint base = 0; base < p.size; base += SUB_GROUP) {
+    const word_t mine = (memory + base)[lane];
+    const uint rank = rank_of(mine, memory, p.size);
+    if (base + lane < p.size) emit(&p, rank, mine);
   }
   emit_rest(&p, lane, SUB_GROUP);
   barrier(CLK_LOCAL_MEM_FENCE);
   END_FOR_EACH_PIECE
 }
+
+#if !TO_WORDS
+/* Many short rows: each lane inserts a row of its own into a list of `keep` words. Rows are not cut. */
+SUB_GROUP_KERNEL insert_rows(ARGUMENTS) {
+  const uint lane = get_sub_group_local_id();
+  for (ulong base = get_group_id(0) * SUB_GROUP; base < rows; base += get_num_groups(0) * SUB_GROUP) {
+    const ulong r = min(base + lane, rows - 1);
+    __global const item_t* items = ITEMS;
+    for (uint i = 0; i < length; ++i) {
+      word_t word = ITEM_WORD(items[i], i, flip);
+      const uint count = min(i, keep);
+      if (i >= keep && !sub_group_any(LESS(word, (memory + (keep - 1) * SUB_GROUP)[lane]))) continue;
+      for (uint at = 0; at < count; ++at) {
+        __local word_t* there = memory + at * SUB_GROUP;
+        const word_t other = there[lane];
+        const bool smaller = LESS(word, other);
+        there[lane] = smaller ? word : other;
+        word = smaller ? other : word;
+      }
+      if (i < keep) (memory + i * SUB_GROUP)[lane] = word;
+    }
+    if (base + lane >= rows) continue;
+    for (uint at = 0; at < keep; ++at) {
+      const word_t word = (memory + at * SUB_GROUP)[lane];
+      values[r * keep + at] = element_of(word, flip, src + r * row);
+      indices[r * keep + at] = (long)WORD_INDEX(word);
+    }
+  }
+}
+#endif
 
 /* The few smallest of a piece. A bound is found first: of the least keys of STEPS * SUB_GROUP interleaved parts, the
  * keep-th; so many elements at least are no larger. What is no larger is then collected, and ranked when CANDIDATES are
@@ -106,7 +145,6 @@ SUB_GROUP_KERNEL rank_rows(ARGUMENTS) {
 #define BATCH (STEPS * SUB_GROUP)
 #define CANDIDATES(keep) ((keep) + 2 * BATCH)
 
-/* A uniform pointer and the lane: so the compiler sees that lanes lie side by side, and does not gather. */
 inline void keys_at(const piece_t* p, uint next, uint lane, key_t keys[STEPS]) {
   __global const item_t* items = p->items + next;
   if (next + BATCH <= p->size) {
@@ -161,10 +199,10 @@ SUB_GROUP_KERNEL select_rows(ARGUMENTS) {
     }
     barrier(CLK_LOCAL_MEM_FENCE);
     const bool finished = next >= p.size;
-    for (uint i = lane; i < count; i += SUB_GROUP) {
-      const word_t mine = words[i];
-      uint rank = 0;
-      for (uint j = 0; j < count; ++j) rank += LESS(words[j], mine);
+    for (uint base = 0; base < count; base += SUB_GROUP) {
+      const word_t mine = (words + base)[lane];
+      const uint rank = rank_of(mine, words, count);
+      if (base + lane >= count) continue;
       if (finished)
         emit(&p, rank, mine);
       else if (rank < keep)
