@@ -21,10 +21,24 @@ SELECTABLE = tuple(dtype for dtype in SORTABLE if dtype not in sorting._NOT_SELE
 # Limits so low that short rows reach every kernel; None leaves the device its own shapes.
 SHAPES = {
     "own": None,
-    "serial": Tuning(8, 1, 8, 32 << 10, 0, 8, 24, 128, 1, 8, 512, 600),
-    "parallel": Tuning(2, 64, 4, 32 << 10, 200, 8, 24, 128, 64, 4, 512, 600),
-    "wide digits": Tuning(2, 16, 5, 16 << 10, 0, 2, 64, 64, 32, 3, 100, 300),
-}
+    "serial": Tuning(
+        units=8, row_lanes=1, row_digit_bits=8, row_bytes=32 << 10, insert_limit=0, rank_limit=8, select_limit=24,
+        select_piece=128, block_lanes=1, block_digit_bits=8, block=512, whole=600,
+    ),
+    "parallel": Tuning(
+        units=2, row_lanes=64, row_digit_bits=4, row_bytes=32 << 10, insert_limit=200, rank_limit=8, select_limit=24,
+        select_piece=128, block_lanes=64, block_digit_bits=4, block=512, whole=600,
+    ),
+    "uneven digits": Tuning(
+        units=2, row_lanes=16, row_digit_bits=5, row_bytes=16 << 10, insert_limit=0, rank_limit=2, select_limit=64,
+        select_piece=64, block_lanes=32, block_digit_bits=3, block=100, whole=300,
+    ),
+}  # fmt: skip
+
+
+# Every type in the device's own shapes; in the others one of each width and kind, since each is compiled anew.
+FEW = (torch.uint8, torch.int16, torch.bfloat16, torch.float32, torch.int64)
+CASES = [(shapes, dtype) for shapes in SHAPES for dtype in (SORTABLE if shapes == "own" else FEW)]
 
 
 @pytest.fixture(params=SHAPES)
@@ -71,7 +85,7 @@ def assert_sorted(x: torch.Tensor, there: torch.Tensor, dim: int, descending: bo
 # --- sort ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", SORTABLE, ids=str)
+@pytest.mark.parametrize(("shapes", "dtype"), CASES, indirect=["shapes"], ids=str)
 def test_rows_of_every_length_are_sorted_stably(dtype, shapes, no_host):
     for rows, n in (
         (3, 1),
@@ -156,7 +170,7 @@ def assert_selected(x: torch.Tensor, there: torch.Tensor, k: int, dim: int, larg
         assert_same_bits(a, e.narrow(dim, 0, k) if x.dim() else e, (x.dtype, n, k, dim, largest))
 
 
-@pytest.mark.parametrize("dtype", SELECTABLE, ids=str)
+@pytest.mark.parametrize(("shapes", "dtype"), [c for c in CASES if c[1] in SELECTABLE], indirect=["shapes"], ids=str)
 def test_the_k_first_of_rows_of_every_length_are_selected(dtype, shapes, no_host):
     for rows, n in ((3, 1), (5, 7), (3, 64), (40, 65), (33, 14), (257, 3), (2, 129), (2, 640), (5, 641), (1, 3000)):
         x = elements((rows, n), dtype)

@@ -23,7 +23,7 @@ def register(table: dict[str, str], way: str, decline: Decline | None = None) ->
         table: operator (without ``aten::``) -> the function that serves it, as ``"anyxpu.ops.sorting.topk"``. It
             returns ``NotImplemented`` for a call that it declines.
         way: how they are counted: ``library`` or ``compiled``.
-        decline: what becomes of a declined call; :func:`decline` where None.
+        decline: what becomes of a declined call; :func:`to_host` where None.
     """
     if way in _registered:
         return

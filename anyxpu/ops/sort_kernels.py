@@ -40,7 +40,7 @@ _BATCH = 4 * _SUB_GROUP  # of select_rows
 _SCRATCH = 256 << 20  # bytes that rows sorted at once may take in global memory, unless one alone takes more
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tuning:
     """The shapes that suit a device.
 
@@ -73,12 +73,32 @@ class Tuning:
 @cache
 def _tuning(device: int) -> Tuning:
     properties = lib().properties(device)
+    selection = {"insert_limit": 4096, "rank_limit": 128, "select_limit": 64, "select_piece": 8192}
     if properties.type == "cpu":
-        # A group is a thread's; local memory is memory like any other, best no more than half of a core's L2.
-        return Tuning(properties.max_compute_units, 1, 8, 512 << 10, 4096, 128, 64, 8192, 1, 8, 16384, 4096)
+        return Tuning(
+            units=properties.max_compute_units,
+            # A group is a thread's, and local memory is memory like any other: best what a core's L2 holds twice.
+            row_lanes=1,
+            row_digit_bits=8,
+            row_bytes=min(512 << 10, properties.local_mem_size // 4),
+            block_lanes=1,
+            block_digit_bits=8,
+            block=16384,
+            whole=4096,
+            **selection,
+        )
     lanes = min(256, properties.max_work_group_size)
-    local = min(properties.local_mem_size // 2, 64 << 10) - 4 * (lanes * 16 + 2)
-    return Tuning(8 * properties.max_compute_units, lanes, 4, local, 4096, 128, 64, 8192, lanes, 4, 4096, 1024)
+    return Tuning(
+        units=8 * properties.max_compute_units,
+        row_lanes=lanes,
+        row_digit_bits=4,
+        row_bytes=min(properties.local_mem_size // 2, 64 << 10) - 4 * (lanes * 16 + 2),
+        block_lanes=lanes,
+        block_digit_bits=4,
+        block=4096,
+        whole=1024,
+        **selection,
+    )
 
 
 _forced: Tuning | None = None  # for tests, which try a GPU's shapes on a CPU
@@ -133,30 +153,19 @@ class Kernels:
     def _description(self, name: str) -> tuple[list[str], int, tuple[str, ...], tuple[str, ...]]:
         """Argument types, lanes, texts and build options of a kernel."""
         shapes = self.shapes
-        rows = ["*src", "*words", "*values", "*indices", "*words", "u64", "u64", "u64", "u32", "u32", self.key]
+        tail = ["u64", "u64", "u32", "u32", self.key]
         blocks = {
             "differ_blocks": ["*src", "*u32", "u64", "u32"],
-            "count_blocks": ["*src", "*words", "*u32", "*u64", "u64", "u64", "u32", "u32", self.key],
+            "count_blocks": ["*src", "*words", "*u32", "*u64", *tail],
             "scan_blocks": ["*u32", "*u64", "u64", "u32"],
-            "scatter_blocks": [
-                "*src",
-                "*words",
-                "*u32",
-                "*u64",
-                "*values",
-                "*i64",
-                "u64",
-                "u64",
-                "u32",
-                "u32",
-                self.key,
-            ],
+            "scatter_blocks": ["*src", "*words", "*u32", "*u64", "*values", "*indices", *tail],
         }
         if name in blocks:
             options = (f"-DLANES={shapes.block_lanes}", f"-DDIGIT_BITS={shapes.block_digit_bits}")
             return blocks[name], shapes.block_lanes, ("sort_keys.cl", "sort_blocks.cl"), options
         options = (f"-DLANES={shapes.row_lanes}", f"-DDIGIT_BITS={shapes.row_digit_bits}")
         lanes = shapes.row_lanes if name == "radix_rows" else _SUB_GROUP
+        rows = ["*src", "*words", "*values", "*indices", "*words", "u64", *tail]
         return rows, lanes, ("sort_keys.cl", "sort_rows.cl"), (*options, f"-DSUB_GROUP={_SUB_GROUP}")
 
 

@@ -1,5 +1,5 @@
-/* Random numbers by Philox4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC'11).
- * types.cl stands in front of this text.
+/* Random numbers by Philox4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3",
+ * SC'11). types.cl stands in front of this text.
  *
  * Built once for a type of elements with -DDST=f32 -DDST_FLOAT=1 -DDST_DIGITS=24 (bits of a float's significand), or
  * without the latter two for an integer or bool.
@@ -59,7 +59,8 @@ inline void four64(ulong seed, ulong offset, ulong out[4]) {
 #define WRITE GLUE2(WRITE, DST)
 
 /* Integers from `base` up, `range` of them; 0 stands for 2^64. A product's high half spreads 64 random bits over the
- * range (Lemire, "Fast random integer generation in an interval", 2019): no value is likelier by more than range/2^64. */
+ * range (Lemire, "Fast random integer generation in an interval", 2019): no value is likelier than another by more than
+ * one part in 2^64/range. */
 __kernel void random_integers(__global dst_t* dst, ulong count, ulong seed, ulong offset, ulong range, long base) {
   ulong words[4];
   four64(seed, offset, words);
@@ -120,8 +121,8 @@ __kernel void random_uniform(__global dst_t* dst, ulong count, ulong seed, ulong
   END_FOR_EACH_ELEMENT
 }
 
-/* Two normal numbers from two uniform ones (Box and Muller, "A note on the generation of random normal deviates", 1958);
- * the logarithm is of a number in (0, 1]. */
+/* Two normal numbers from two uniform ones (Box and Muller, "A note on the generation of random normal deviates",
+ * 1958); the logarithm is of a number in (0, 1]. */
 __kernel void random_normal(__global dst_t* dst, ulong count, ulong seed, ulong offset, real_t mean, real_t deviation) {
   drawn_t words[4];
   real_t normal[4];

@@ -86,8 +86,8 @@ inline uint rank_of(word_t mine, __local const word_t* words, uint count) {
   return rank;
 }
 
-/* A uniform pointer and the lane, here and below: so the compiler sees that lanes lie side by side, and does not gather.
- * Local memory is there for whole sub-groups.
+/* A uniform pointer and the lane, here and below: so the compiler sees that lanes lie side by side, and does not
+ * gather. Local memory is there for whole sub-groups.
  *
  * Short pieces: an element's place is the number of smaller ones (Knuth, The Art of Computer Programming, volume 3,
  * section 5.2, comparison counting). */

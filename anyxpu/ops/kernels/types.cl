@@ -1,4 +1,4 @@
-/* Elements as they lie in memory, by the names that build options use, and 16-bit floats. Stands in front of other texts.
+/* Elements as they lie in memory, by the names that build options use, and 16-bit floats. Other texts follow this one.
  */
 
 #define GLUE2_(a, b) a##_##b
