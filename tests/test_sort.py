@@ -309,6 +309,22 @@ def test_sorting_is_declared_compiled():
     assert anyxpu.ops.resolve("aten::topk.values") == "compiled"
 
 
+def test_selection_ends_without_sorting_the_row(monkeypatch):
+    launched = []
+    launch = sort_kernels.Kernels.launch
+
+    def watched(self, name, *arguments, options=()):
+        launched.append(name)
+        launch(self, name, *arguments, options=options)
+
+    monkeypatch.setattr(sort_kernels.Kernels, "launch", watched)
+    x = torch.randn(300_000)
+    for k in (8, 65, 300, 1000, 4000):
+        launched.clear()
+        assert_selected(x, x.to(DEVICE), k, 0, True)
+        assert set(launched) <= {"select_rows", "radix_rows", "rank_rows"} and len(launched) <= 5, (k, launched)
+
+
 def test_the_sizes_above_reach_every_kernel(monkeypatch):
     reached = set()
     launch = sort_kernels.Kernels.launch
@@ -319,7 +335,7 @@ def test_the_sizes_above_reach_every_kernel(monkeypatch):
 
     monkeypatch.setattr(sort_kernels.Kernels, "launch", watched)
     monkeypatch.setattr(sort_kernels, "_forced", SHAPES["serial"])
-    for n, k in ((5, 5), (300, 300), (2100, 2100), (70, 5), (3000, 5), (3000, 100), (20000, 100)):
+    for n, k in ((5, 5), (300, 300), (2100, 2100), (70, 5), (3000, 5), (3000, 100), (200_000, 100)):
         x = torch.randn(1, n, device=DEVICE)
         x.sort() if k == n else x.topk(k)
     monkeypatch.setattr(sort_kernels, "_forced", SHAPES["parallel"])

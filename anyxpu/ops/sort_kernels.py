@@ -255,10 +255,12 @@ def _selector(made: Kernels, rows: int, length: int, keep: int) -> tuple[str, in
     if length <= shapes.rank_limit:
         return "rank_rows", length
     held = shapes.row_bytes // (2 * made.word_bytes)
-    if length <= held and (length <= shapes.whole or rows >= shapes.units):
+    # Each launch leaves a sixteenth, until a row is worth no further cut.
+    cut = max(shapes.whole, 16 * keep)
+    if length <= held and (length <= cut or rows >= shapes.units):
         return "radix_rows", length
-    piece = min(held, max(shapes.whole, 8 * keep))
-    return "radix_rows", piece if 4 * keep <= piece and piece < length else 0
+    piece = min(held, cut)
+    return "radix_rows", piece if 4 * keep <= piece else 0
 
 
 def _in_rows(
