@@ -29,11 +29,11 @@ def softmax_kernel(x, o, n, B: tl.constexpr):
 @triton.jit
 def product_kernel(a, b, o, K, B: tl.constexpr, PRECISION: tl.constexpr):
     m, n = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
-    total = tl.zeros((B, B), tl.float32)
+    total = tl.zeros((B, B), tl.int32 if a.dtype.element_ty == tl.int8 else tl.float32)
     for start in range(0, K, B):
         k = start + tl.arange(0, B)
         x, y = tl.load(a + m * K + k[None, :]), tl.load(b + k[:, None] * B + n)
-        total = tl.dot(x, y, total, input_precision=PRECISION)
+        total = tl.dot(x, y, total, input_precision=PRECISION, out_dtype=total.dtype)
     tl.store(o + m * B + n, total)
 
 
@@ -49,6 +49,11 @@ SOURCES = {
         product_kernel,
         {"a": "*fp16", "b": "*fp16", "o": "*fp32", "K": "i32", "B": "constexpr", "PRECISION": "constexpr"},
         {"B": 32, "PRECISION": "ieee"},
+    ),
+    "int8_product_kernel": (
+        product_kernel,
+        {"a": "*i8", "b": "*i8", "o": "*i32", "K": "i32", "B": "constexpr", "PRECISION": "constexpr"},
+        {"B": 64, "PRECISION": "ieee"},
     ),
     "tf32_product_kernel": (
         product_kernel,
@@ -84,12 +89,14 @@ def test_every_target_gets_native_code_through_every_stage(device, name, ocloc_p
     assert {"ttir", "ttgir", "cl", "spv", "zebin"} <= set(compiled.asm)
     assert compiled.asm["spv"].startswith(ocloc.SPIRV_MAGIC)
     about = ocloc.inspect(compiled.asm["zebin"], f"kernel_{SOURCES[name][0].__name__}")
-    lanes = 8 if (device, name) == ("dg2", "product_kernel") else 16  # dg2's matrix engine takes sub-groups of 8
+    lanes = (
+        8 if device == "dg2" and name in ("product_kernel", "int8_product_kernel") else 16
+    )  # dg2's matrix engine takes sub-groups of 8
     assert about.simd_size == lanes and about.grf_count % 32 == 0 and about.spill_bytes == 0
     assert compiled.metadata.n_spills == 0
 
 
-PRODUCTS = [(d, n) for d in ocloc.TARGETS for n in ("product_kernel", "tf32_product_kernel")]
+PRODUCTS = [(d, n) for d in ocloc.TARGETS for n in SOURCES if n.endswith("product_kernel")]
 
 
 @pytest.mark.parametrize(("device", "name"), [p for p in PRODUCTS if p != ("dg2", "tf32_product_kernel")])
@@ -102,12 +109,20 @@ def test_products_use_the_matrix_engine(device, name, ocloc_program, fresh):
 @pytest.mark.parametrize(("device", "name"), [p for p in PRODUCTS if p != ("dg2", "tf32_product_kernel")])
 def test_operands_of_the_matrix_engine_are_prefetched(device, name, ocloc_program, fresh):
     kernel = "kernel_product_kernel"
-    for stages, prefetches in ((1, 0), (2, 2)):
+    for stages, wanted in ((1, False), (2, True)):
         compiled = compile_for({"device": device}, name, num_stages=stages)
         assembly = ocloc.disassemble(compiled.asm["zebin"], device, kernel)
-        assert ocloc.prefetches(assembly) == prefetches
-        assert (OPENCL_PREFETCH in extended_instructions(compiled.asm["spv"])) == (prefetches > 0)
+        assert (ocloc.prefetches(assembly) >= 2) == (ocloc.prefetches(assembly) > 0) == wanted
+        assert (OPENCL_PREFETCH in extended_instructions(compiled.asm["spv"])) == wanted
         assert ocloc.inspect(compiled.asm["zebin"], kernel).spill_bytes == 0
+
+
+@pytest.mark.parametrize("device", ocloc.TARGETS)
+@pytest.mark.parametrize("name", ["product_kernel", "int8_product_kernel"])
+def test_operands_come_by_block_loads_where_the_device_has_them(device, name, ocloc_program, fresh):
+    compiled = compile_for({"device": device}, name)
+    assembly = ocloc.disassemble(compiled.asm["zebin"], device, "kernel_product_kernel")
+    assert ("load_block2d" in assembly) == (device != "dg2")
 
 
 # Its number among OpenCL's instructions for SPIR-V, which every driver knows.

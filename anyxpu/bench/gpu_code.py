@@ -111,6 +111,7 @@ def _compile(source: Source, target: str) -> dict[str, Any]:
         "dots": source.dots,
         "dpas": counts["dpas"] + counts["dpasw"],
         "prefetches": ocloc.prefetches(assembly),
+        "block_loads": assembly.count("load_block2d"),
         "send": sum(n for name, n in counts.items() if name.startswith("send")),
         "instructions": sum(counts.values()),
     }
@@ -129,6 +130,7 @@ _COLUMNS = (
     _plain("simd", "SIMD"),
     _plain("dpas", "dpas"),
     _plain("prefetches", "prefetch"),
+    _plain("block_loads", "2-D"),
     _plain("send", "send"),
     _plain("instructions", "all"),
     _plain("shared_bytes", "SLM"),

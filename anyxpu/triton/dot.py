@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anyxpu.errors import UnsupportedOperation
+from anyxpu.triton import block_io, matrix, move, tables
 from anyxpu.triton import layout as layouts
-from anyxpu.triton import matrix, move, tables
 from anyxpu.triton.emit import Emitter, Handler, Loop
 from anyxpu.triton.ir import Encoding, Op, Scalar, Tensor, Type, Value
 from anyxpu.triton.layout import flat, log2, unflat
@@ -31,7 +31,7 @@ def _dot(e: Emitter, op: Op) -> None:
     """``result[…, m, n] = c[…, m, n] + Σ_k a[…, m, k] · b[…, k, n]``, summed in the result's type in order of k."""
     a, b = (e.renamed.get(o, o) for o in op.operands[:2])
     if e.matrix and (form := matrix.form_of(op, e.lanes)):
-        matrix.dot(e, op, form, a, b)
+        (block_io if "tiles" in op.attrs else matrix).dot(e, op, form, a, b)
         return
     e.flush()
     places = e.locals((v.element, move.tensor_type(v).size) for v in (a, b))

@@ -11,6 +11,7 @@ from typing import Any
 from anyxpu.errors import UnsupportedOperation
 from anyxpu.triton import (
     assertions,
+    block_io,
     collective,
     control,
     dot,
@@ -50,6 +51,7 @@ class Dialect:
         sub_group_attribute: prints the attribute that fixes the sub-group size.
         local_arrays: all but small arrays are in local memory (see :mod:`anyxpu.triton.storage`), else private.
         matrix: products of kernels with so many lanes go to a matrix engine (see :mod:`anyxpu.triton.matrix`).
+        block_io: their operands may come by 2-D block loads (see :mod:`anyxpu.triton.block_io`).
     """
 
     name: str
@@ -57,6 +59,7 @@ class Dialect:
     sub_group_attribute: str = "__attribute__((intel_reqd_sub_group_size({0})))"
     local_arrays: bool = False
     matrix: int = 0
+    block_io: bool = False
 
 
 INTEL_CPU = Dialect("intel_cpu", local_arrays=True)
@@ -77,7 +80,7 @@ def warp_size(capability: Any) -> int:
     return 8 if lanes <= 8 and 8 in (capability.get("sub_group_sizes") or ()) else WARP_SIZE
 
 
-# Devices with a matrix engine, and the size of the sub-groups it takes.
+# Devices with a matrix engine, and the size of the sub-groups it takes. Those of 16 have 2-D block loads, too.
 MATRIX_LANES = {"dg2": 8, "pvc": 16, "bmg": 16, "lnl": 16, "ptl": 16, "cri": 16}
 
 
@@ -88,7 +91,8 @@ def dialect_of(device: str, matrix: int = 0) -> Dialect:
     to test how they are printed.
     """
     dialect = INTEL_CPU if device == "cpu" else INTEL_GPU
-    return replace(dialect, matrix=matrix or MATRIX_LANES.get(device, 0))
+    lanes = matrix or MATRIX_LANES.get(device, 0)
+    return replace(dialect, matrix=lanes, block_io=lanes == 16)
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,8 @@ def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True, stages: int = 1
         amount = work.terms(function)
         if engine:
             prefetch.insert(function, lanes, warps, stages)
+        if engine and dialect.block_io:
+            block_io.find(function, lanes)
         divide_ranges(function)
         mark_address_arithmetic(function)
         assertions.mark_lookups(function)

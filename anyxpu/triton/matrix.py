@@ -9,10 +9,11 @@ code wants of them goes through the usual conversions. Operands come from local 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from anyxpu.triton import move, tables
-from anyxpu.triton.emit import Emitter
+from anyxpu.triton.emit import Array, Emitter
 from anyxpu.triton.ir import Encoding, Function, Op, Scalar, Tensor, Type, Value, walk
 from anyxpu.triton.layout import ACCUMULATOR_ROWS, BitMap, Layout, log2
 
@@ -27,6 +28,8 @@ class Form:
         bits: the type that holds an operand's element in local memory.
         accumulator: the C type of eight rows.
         prepared: what becomes of an operand's element first.
+        instruction: behind ``intel_sub_group_``; of 16 lanes it takes a short8 and an int8.
+        fragments: of the prelude's functions that give it these; None where block loads do not (see block_io.py).
     """
 
     depth: int
@@ -34,6 +37,8 @@ class Form:
     bits: Scalar
     accumulator: str
     prepared: str = "{0}"
+    instruction: str = ""
+    fragments: str | None = None
 
 
 # A product of such operands in Triton's text.
@@ -41,9 +46,9 @@ _ELIGIBLE = re.compile(r"tt\.dot .*x(?:f16|bf16|i8)[,>].* \* ")
 _ELIGIBLE_TF32 = re.compile(r"tt\.dot .*inputPrecision = tf32\b.*xf32[,>].* \* ")
 
 _FORMS = {
-    ("f16", "f32"): Form(16, "f16", Scalar("i16"), "float8"),
-    ("bf16", "f32"): Form(16, "bf16", Scalar("i16"), "float8"),
-    ("i8", "i32"): Form(32, "i8", Scalar("i8"), "int8"),
+    ("f16", "f32"): Form(16, "f16", Scalar("i16"), "float8", instruction="f16_f16_matrix_mad_k16", fragments="16"),
+    ("bf16", "f32"): Form(16, "bf16", Scalar("i16"), "float8", instruction="bf16_bf16_matrix_mad_k16", fragments="16"),
+    ("i8", "i32"): Form(32, "i8", Scalar("i8"), "int8", instruction="i8_i8_matrix_mad_k32", fragments="8"),
 }
 # Of f32, where the kernel allows it; engines for sub-groups of 8 do not have it.
 _TF32 = Form(8, "tf32", Scalar("i32"), "float8", "ax_round_tf32({0})")
@@ -110,20 +115,33 @@ def _replaced_encoding(encoding: Encoding, placed: dict[Encoding, Encoding]) -> 
 
 def dot(e: Emitter, op: Op, form: Form, a: Value, b: Value) -> None:
     """Print ``result = c + a · b``, one accumulator tile after the other."""
-    c, result = op.operands[2], op.result
-    k, n = move.tensor_type(a).shape[-1], move.tensor_type(b).shape[-1]
-    m = move.tensor_type(a).shape[-2]
     e.flush()
-    places = e.locals((form.bits, move.tensor_type(v).size) for v in (a, b))
-    for v, place in zip((a, b), places, strict=True):
+    out = e.declare(op.result.element, e.layout(op.result).registers)
+    staged_dot(e, op, form, a, b, out)
+    e.tensors[op.result] = out
+
+
+def stage(e: Emitter, form: Form, operands: Sequence[Value]) -> list[str]:
+    """Put operands into local memory, row-major; pointers to them. A barrier has passed where there is any."""
+    e.flush()
+    places = e.locals((form.bits, move.tensor_type(v).size) for v in operands)
+    for v, place in zip(operands, places, strict=True):
         assert isinstance(v.element, Scalar)
         with e.loop(e.layout(v).registers) as loop:
             bits = tables.bits_of(form.prepared.format(loop.value(v)), v.element)
             e.line(f"{place}[{loop.offset(e.layout(v))}] = ({tables.register_type(form.bits)}){bits};")
-    e.barrier()
-    layout = e.layout(result)
+    if operands:
+        e.barrier()
+    return places
+
+
+def staged_dot(e: Emitter, op: Op, form: Form, a: Value, b: Value, out: Array) -> None:
+    """Print ``out = c + a · b`` with operands from local memory."""
+    c, layout = op.operands[2], e.layout(op.result)
+    k, n = move.tensor_type(a).shape[-1], move.tensor_type(b).shape[-1]
+    m = move.tensor_type(a).shape[-2]
+    places = stage(e, form, (a, b))
     origin = Layout(layout.reg, (0,) * len(layout.lane), layout.warp)
-    out = e.declare(result.element, layout.registers)
     with e.loop(layout.registers // ACCUMULATOR_ROWS, unroll=True) as loop:
         first = BitMap(tuple(b * ACCUMULATOR_ROWS for b in loop.here.bases))
         rows = [BitMap(first.bases, j) for j in range(ACCUMULATOR_ROWS)]
@@ -139,4 +157,3 @@ def dot(e: Emitter, op: Op, form: Form, a: Value, b: Value) -> None:
         for j, r in enumerate(rows):
             e.line(f"{out.element(loop.register(r))} = {total}.s{j};")
     e.barrier()
-    e.tensors[result] = out

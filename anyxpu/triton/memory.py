@@ -73,6 +73,8 @@ def owner_conditions(layout: Layout) -> list[str]:
 
 
 def _memory(e: Emitter, op: Op) -> None:
+    if op.attrs.get("deferred"):  # the product that wants it prints it (see block_io.py)
+        return
     if op.operands[0].is_tensor:
         e.pending.append(op)
         return

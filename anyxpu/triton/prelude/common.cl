@@ -234,3 +234,33 @@ inline void ax_fail(__global int* record, int kernel_number, int message) {
   for (uint axis = 0; axis < 3; ++axis) record[3 + axis] = (int)get_group_id(axis);
   atomic_xchg((volatile __global int*)record + 6, 1);
 }
+
+/* --- ax_block_fits: can block loads read this matrix? Width, pitch and x in bytes. The limits are those of the extension
+ * cl_intel_subgroup_2d_block_io, and that the corner is not left of or above the matrix. */
+
+inline bool ax_block_fits(__global const void* base, long width, long height, long pitch, long x, long y) {
+  const long most = 1l << 24;
+  return ((ulong)base & 63) == 0 && width >= 64 && width % 4 == 0 && width <= pitch && pitch % 16 == 0 && pitch <= most &&
+         height >= 1 && height <= most && x >= 0 && x % 4 == 0 && x < most && y >= 0 && y < most;
+}
+
+/* --- ax_block_a ax_block_b ax_local_a ax_local_b: what one matrix instruction of 16 lanes takes of each operand: of `a`
+ * a short of each of eight rows, of `b` eight ints of as many rows as make one, from memory (width and pitch in bytes, x
+ * and y in elements) or from local memory (the fragment's first element) */
+
+#define AX_BLOCK(side, vector, type, size, kind)                                                                    \
+  inline vector ax_block_##side##size(__global void* base, int width, int height, int pitch, int x, int y) {        \
+    type to[8];                                                                                                     \
+    intel_sub_group_2d_block_read_##kind(base, width, height, pitch, (int2)(x, y), to);                             \
+    return (vector)(to[0], to[1], to[2], to[3], to[4], to[5], to[6], to[7]);                                        \
+  }
+AX_BLOCK(a, short8, ushort, 16, 16b_8r16x1c)
+AX_BLOCK(b, int8, uint, 16, transform_16b_16r16x1c)
+AX_BLOCK(a, short8, ushort, 8, 8b_8r32x1c)
+AX_BLOCK(b, int8, uint, 8, transform_8b_32r16x1c)
+inline short8 ax_local_a16(__local const short* a, int lda, int lane) { return AX_ROWS(short8, a, lda, lane); }
+inline int8 ax_local_b16(__local const short* b, int ldb, int lane) { return AX_PAIRS_16(b, ldb, lane); }
+inline short8 ax_local_a8(__local const char* a, int lda, int lane) {
+  return AX_ROWS(short8, (__local const short*)a, lda / 2, lane);
+}
+inline int8 ax_local_b8(__local const char* b, int ldb, int lane) { return AX_FOURS_8(b, ldb, lane); }

@@ -57,6 +57,37 @@ inline float8 intel_sub_group_tf32_tf32_matrix_mad_k8(float4 a, float8 rows, flo
     for (int k = 0; k < 8; ++k) sums[j] = fma(sub_group_broadcast(x[j / 2], 8 * (j & 1) + k), b[k], sums[j]);
   return vload8(0, sums);
 }
+
+/* --- ax_cpu_at_ intel_sub_group_2d_block_read_: block loads, one element at a time: lane l has column l of a rectangle,
+ * or, of one of bytes that is read by rows, the columns 2 l and 2 l + 1. What a GPU's instruction does not take gives
+ * nonsense here too. */
+
+#define AX_CPU_AT(type)                                                                                   \
+  inline u##type ax_cpu_at_##type(__global void* base, int width, int height, int pitch, int x, int y) { \
+    const long at = (long)x * sizeof(type);                                                               \
+    if (x < 0 || at >= width || y < 0 || y >= height) return 0;                                           \
+    return *(__global const u##type*)((__global const char*)base + (long)y * pitch + at);                 \
+  }
+AX_CPU_AT(char)
+AX_CPU_AT(short)
+inline bool ax_cpu_at_fault(__global void* base, int width, int pitch, int x) {
+  return ((ulong)base & 63) != 0 || width < 64 || width % 4 != 0 || pitch < width || pitch % 16 != 0 || x % 4 != 0;
+}
+#define AX_CPU_BLOCK(name, size, type, expression)                                                                        \
+  inline void intel_sub_group_2d_block_read_##name(__global void* p, int w, int h, int pitch, int2 at, __private type* to) { \
+    const int lane = (int)get_sub_group_local_id();                                                                 \
+    const bool fault = ax_cpu_at_fault(p, w, pitch, at.x * size);                                                   \
+    for (int r = 0; r < 8; ++r) to[r] = fault ? (type)12345 : (type)(expression);                                   \
+  }
+#define AX_CPU_16(dx, dy) (uint)ax_cpu_at_short(p, w, h, pitch, at.x + dx, at.y + dy)
+#define AX_CPU_8(dx, dy) (uint)ax_cpu_at_char(p, w, h, pitch, at.x + dx, at.y + dy)
+AX_CPU_BLOCK(16b_8r16x1c, 2, ushort, AX_CPU_16(lane, r))
+AX_CPU_BLOCK(transform_16b_16r16x1c, 2, uint, AX_CPU_16(lane, 2 * r) | AX_CPU_16(lane, 2 * r + 1) << 16)
+AX_CPU_BLOCK(8b_8r32x1c, 1, ushort, AX_CPU_8(2 * lane, r) | AX_CPU_8(2 * lane + 1, r) << 8)
+AX_CPU_BLOCK(transform_8b_32r16x1c, 1, uint,
+             AX_CPU_8(lane, 4 * r) | AX_CPU_8(lane, 4 * r + 1) << 8 | AX_CPU_8(lane, 4 * r + 2) << 16 |
+                 AX_CPU_8(lane, 4 * r + 3) << 24)
+
 /* --- ax_prefetch: on a GPU it brings a cache line; here it reads the byte, so that a test sees what it touches */
 
 inline void ax_prefetch(__global const char* p) { (void)*(volatile __global const char*)p; }
