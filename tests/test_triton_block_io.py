@@ -177,6 +177,8 @@ def variants(a, b, o, M, K, KIND: tl.constexpr):
         x = tl.load(a + k * K + m, m < M, other=0.0)
     elif KIND == "inner mask":
         x = tl.load(a + m * K + k, (m < M) & (k >= 5), other=0.0)
+    elif KIND == "up to":
+        x = tl.load(a + m * K + k, m <= M, other=0.0)
     elif KIND == "other index":
         x = tl.load(a + m * K + k, m + 1 < M, other=0.0)
     elif KIND == "wrapped":
@@ -197,7 +199,7 @@ def variants(a, b, o, M, K, KIND: tl.constexpr):
     ("kind", "tiles"),
     [
         ("plain", 1),
-        *((k, 0) for k in ("other", "columns", "inner mask", "other index", "wrapped", "two rows")),
+        *((k, 0) for k in ("other", "columns", "inner mask", "up to", "other index", "wrapped", "two rows")),
         ("stored between", 0),
         ("written between", 0),
     ],
