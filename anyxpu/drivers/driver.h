@@ -7,7 +7,8 @@
  * Rules every driver keeps
  * - Every function may be called from any thread at any time after `open`.
  * - A queue is in order. Work on two queues is unordered unless an event orders it.
- * - A function that enqueues returns before the work is done, and may report an earlier failure of its queue.
+ * - A function that enqueues does not wait for work that was there before, and may report an earlier failure of its
+ *   queue. What is little it may do at once.
  * - A function that fails returns a status other than AX_OK and leaves one sentence, with what the device
  *   answered, in `last_error()` of the calling thread. A failed call leaves the device usable unless it
  *   returns AX_DEVICE_LOST.
