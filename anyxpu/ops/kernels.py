@@ -90,7 +90,14 @@ def module(device: int, name: str, texts: tuple[str, ...], build: str) -> Any:
 
 
 def launcher(
-    device: int, texts: tuple[str, ...], build: str, name: str, types: Sequence[str], lanes: int, local_bytes: int = 0
+    device: int,
+    texts: tuple[str, ...],
+    build: str,
+    name: str,
+    types: Sequence[str],
+    lanes: int,
+    local_bytes: int = 0,
+    work: Sequence[tuple[int, Sequence[tuple[int, int]]]] = (),
 ) -> Callable[..., None]:
     """A kernel of :func:`module` and how to call it.
 
@@ -100,12 +107,13 @@ def launcher(
         types: of its arguments, as the shim's ``Launcher`` takes them, without local memory.
         lanes: work-items of a work-group.
         local_bytes: local memory for a last argument; 0 where it takes none.
+        work: what a work-group does, as ``anyxpu.triton.work.terms`` has it: what is little need not be queued.
 
     Returns:
         A function ``(groups_x, groups_y, *arguments)`` that enqueues the kernel on the current stream of the device.
     """
     kernel = module(device, name, texts, build).kernel(name)
-    launch = lib().Launcher(types, (lanes, 1, 1), local_bytes)
+    launch = lib().Launcher(types, (lanes, 1, 1), local_bytes, work)
     queue = torch._C._xpu_getCurrentRawStream
 
     def call(x: int, y: int, *arguments: Any) -> None:

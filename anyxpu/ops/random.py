@@ -39,6 +39,8 @@ _FLOATS = {
 }
 
 _LANES, _PER_ITEM = 256, 4
+# Of a work-group: ten rounds of Philox for each work-item, and as much again to make numbers of them.
+_WORK = ((100 * _LANES, ()),)
 _INT64_MIN = -(2**63)
 
 
@@ -158,7 +160,7 @@ def _kernel(device: int, dtype: torch.dtype, name: str) -> Callable[..., None] |
         options.append("-DHAS_FP64")
     real = "fp64" if dtype is torch.float64 else "fp32"
     types = ["*dst", "u64", "u64", "u64", *(real if t == "real" else t for t in _ARGUMENTS[name])]
-    return kernels.launcher(device, ("types.cl", "random.cl"), " ".join(options), name, types, _LANES)
+    return kernels.launcher(device, ("types.cl", "random.cl"), " ".join(options), name, types, _LANES, work=_WORK)
 
 
 def _draw(self: Tensor, name: str, generator: Generator | None, outputs: int, *arguments: Any) -> Any:

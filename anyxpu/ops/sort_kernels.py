@@ -36,6 +36,9 @@ LONGEST = 2**32 - 2
 # By whether a launch takes words and leaves words: those that ``sort_rows.cl`` says.
 _FORMS = {(a, b): (f"-DOF_WORDS={a:d}", f"-DTO_WORDS={b:d}") for a in (False, True) for b in (False, True)}
 _SUB_GROUP = 16
+# What a work-group does for a row, by the row's length, where that is an argument; it has one row where there are few.
+_LENGTH = (7, 1)
+_WORK = {"select_rows": ((8, (_LENGTH,)),), "rank_rows": ((4, (_LENGTH, _LENGTH)),)}
 _BATCH = 4 * _SUB_GROUP  # of select_rows
 _SCRATCH = 256 << 20  # bytes that rows sorted at once may take in global memory, unless one alone takes more
 
@@ -146,7 +149,7 @@ class Kernels:
     def _make(self, name: str, local_bytes: int, options: tuple[str, ...]) -> Callable[..., None]:
         types, lanes, texts, shape = self._description(name)
         build = " ".join(("-cl-std=CL3.0", f"-DELEMENT_BITS={self.bits}", *self._options, *shape, *options))
-        made = kernels.launcher(self.device, texts, build, name, types, lanes, local_bytes)
+        made = kernels.launcher(self.device, texts, build, name, types, lanes, local_bytes, _WORK.get(name, ()))
         self._made[name, local_bytes, options] = made
         return made
 

@@ -7,12 +7,12 @@ there, outputs of another dtype or device); the host then raises what CPU torch 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._prims_common.wrappers import _maybe_resize_out
 
 from anyxpu.ops import sort_kernels
 
@@ -137,17 +137,9 @@ def _apart(self: Tensor, *outs: Tensor) -> Tensor:
 
 
 def _resized(out: Tensor, shape: Sequence[int], strides: Sequence[int] | None = None) -> Tensor:
-    """``out``, resized if it has another shape; with the strides that a new result would have."""
+    """``out``, resized with torch's warning if it has another shape; with the strides that a new result would have."""
     if out.shape != torch.Size(shape):
-        if out.numel():
-            warnings.warn(
-                f"An output with one or more elements was resized since it had shape {list(out.shape)}, which does not "
-                f"match the required output shape {list(shape)}. This behavior is deprecated, and in a future PyTorch "
-                "release outputs will not be resized unless they have zero elements. You can explicitly reuse an out "
-                "tensor t by resizing it, inplace, to zero elements with t.resize_(0).",
-                stacklevel=2,
-            )
-        out.resize_(shape)
+        _maybe_resize_out(out, torch.Size(shape))  # type: ignore[no-untyped-call]
         if strides is not None:
             out.as_strided_(shape, strides)
     return out
