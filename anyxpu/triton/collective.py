@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 from anyxpu.triton import layout as layouts
 from anyxpu.triton import tables
@@ -16,7 +17,7 @@ from anyxpu.triton.emit import (
     Loop,
     bit_expression,
 )
-from anyxpu.triton.ir import Op, Tensor, Value
+from anyxpu.triton.ir import Op, Scalar, Tensor, Value
 from anyxpu.triton.layout import BitMap, Layout, axis_bits, flat, log2, unflat
 from anyxpu.triton.move import exchange, move, tensor_type
 
@@ -29,6 +30,25 @@ _COMMUTATIVE = frozenset(
     )
     for name in group
 )
+
+# What such an op leaves the other operand as it is with, by the number of the type's bits.
+_NEUTRAL: dict[str, Callable[[int], float | int]] = {
+    "arith.addf": lambda bits: -0.0,
+    "arith.mulf": lambda bits: 1.0,
+    "arith.maxnumf": lambda bits: math.nan,
+    "arith.minnumf": lambda bits: math.nan,
+    "arith.maximumf": lambda bits: -math.inf,
+    "arith.minimumf": lambda bits: math.inf,
+    "arith.addi": lambda bits: 0,
+    "arith.muli": lambda bits: 1,
+    "arith.andi": lambda bits: -1,
+    "arith.ori": lambda bits: 0,
+    "arith.xori": lambda bits: 0,
+    "arith.maxsi": lambda bits: -(1 << bits - 1),
+    "arith.minsi": lambda bits: (1 << bits - 1) - 1,
+    "arith.maxui": lambda bits: 0,
+    "arith.minui": lambda bits: -1,
+}
 
 
 class _Axis:
@@ -47,6 +67,10 @@ class _Axis:
             self.use(self.canonical())
         body = self.region.entry.ops
         self.commutative = len(body) == 2 and body[0].name in _COMMUTATIVE
+        self.neutral: str | None = None
+        element = self.values[0].element
+        if self.commutative and set(body[0].operands) == set(self.region.entry.args) and isinstance(element, Scalar):
+            self.neutral = tables.literal(_NEUTRAL[body[0].name](element.bits), element)
 
     def canonical(self) -> Layout:
         order = [self.axis, *(d for d in reversed(range(len(self.shape))) if d != self.axis)]
@@ -136,8 +160,10 @@ def _reduce_row(a: _Axis, op: Op) -> list[Array]:
     count = ACCUMULATORS if len(e.pending) <= _SHORT_LOOP else 1
     types = [tables.storage_type(v.element) for v in a.values]
     names = [e.fresh("s") for _ in types]
-    for c, name in zip(types, names, strict=True):
-        e.line(f"{c} {name}[{count}];")
+    for v, c, name in zip(a.values, types, names, strict=True):
+        # Where nothing is neutral, what is combined with it is not used; but it must be a number that does not trap.
+        start = a.neutral or ("1" if isinstance(v.element, Scalar) else "0")
+        e.line(f"{c} {name}[{count}] = {{{', '.join([start] * count)}}};")
     taking = Op(ACCUMULATE, list(op.operands), attrs={"accumulators": count, "names": names, "axis": a})
     for operand in op.operands:
         e.users[operand].remove(op)
@@ -156,10 +182,12 @@ def _take(loop: Loop, op: Op, args: Sequence[str]) -> None:
     a: _Axis = op.attrs["axis"]
     partial = [f"{name}[{loop.place}]" for name in op.attrs["names"]]
     values = a.hold(args)
-    with a.e.braces(f"if ({loop.round})"):  # not a choice of values: combining with what is not there yet could trap
-        a.store(partial, a.hold(a.combine(partial, values)))
-    with a.e.braces("else"):
-        a.store(partial, values)
+    combined = a.hold(a.combine(partial, values))
+    if a.neutral is None:
+        # Not a branch: in a loop that has another one, of a masked access, Intel's CPU compiler then loses the
+        # addresses of private and local arrays.
+        combined = [f"{loop.round} ? {c} : {v}" for c, v in zip(combined, values, strict=True)]
+    a.store(partial, combined)
 
 
 ELEMENT_PRINTERS[ACCUMULATE] = _take
