@@ -115,6 +115,7 @@ def _utils(module: ModuleType) -> None:
 
     beside_cuda.gpu_type(module)
     heuristics.no_gpu_estimates(module)
+    heuristics.sums_without_atomics(module)
 
 
 def _choices(module: ModuleType) -> None:

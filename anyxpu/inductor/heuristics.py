@@ -157,6 +157,34 @@ def no_gpu_estimates(module: ModuleType) -> None:
     module.__dict__.update(is_big_gpu=is_big_gpu, get_device_tflops=get_device_tflops)
 
 
+def sums_without_atomics(module: ModuleType) -> None:
+    """Make ``torch._inductor.utils`` leave ``scatter_add`` to the eager kernel on a CPU device.
+
+    A generated kernel adds by atomics there, each a loop of compare-and-swap; the eager one gives each work-item lines
+    of its own. In-tree Inductor does the same for CPU tensors.
+    """
+    import torch
+
+    original = module.use_scatter_fallback
+
+    def use_scatter_fallback(
+        op_overload: torch._ops.OpOverload,
+        reduction_type: str | None,
+        self_dtype: torch.dtype,
+        src_dtype: torch.dtype,
+        src_device_type: str,
+        src_is_tensor: bool,
+    ) -> bool:
+        sums = op_overload.overloadpacket == torch.ops.aten.scatter_reduce_ and reduction_type == "sum"
+        if sums and src_is_tensor and src_device_type == "xpu" and _only_cpu_devices():
+            return True
+        return bool(
+            original(op_overload, reduction_type, self_dtype, src_dtype, src_device_type, src_is_tensor)
+        )
+
+    module.__dict__["use_scatter_fallback"] = use_scatter_fallback
+
+
 def _only_cpu_devices() -> bool:
     import torch
 

@@ -11,6 +11,8 @@ TABLE: dict[str, str] = {
     "sort.values_stable": "sorting.sort_out",
     "topk": "sorting.topk",
     "topk.values": "sorting.topk_out",
+    "scatter_add.out": "scattering.scatter_add_out",
+    "scatter_reduce.two_out": "scattering.scatter_reduce_out",
     "random_": "random.random_",
     "random_.to": "random.random_to",
     "random_.from": "random.random_from",

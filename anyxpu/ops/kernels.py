@@ -98,6 +98,7 @@ def launcher(
     lanes: int,
     local_bytes: int = 0,
     work: Sequence[tuple[int, Sequence[tuple[int, int]]]] = (),
+    assertions: Sequence[str] = (),
 ) -> Callable[..., None]:
     """A kernel of :func:`module` and how to call it.
 
@@ -108,12 +109,14 @@ def launcher(
         lanes: work-items of a work-group.
         local_bytes: local memory for a last argument; 0 where it takes none.
         work: what a work-group does, as ``anyxpu.triton.work.terms`` has it: what is little need not be queued.
+        assertions: what holds, unless the kernel says that it does not (``kernels/assertions.cl``): it takes a record
+            and a number behind the arguments of ``types``.
 
     Returns:
         A function ``(groups_x, groups_y, *arguments)`` that enqueues the kernel on the current stream of the device.
     """
     kernel = module(device, name, texts, build).kernel(name)
-    launch = lib().Launcher(types, (lanes, 1, 1), local_bytes, work)
+    launch = lib().Launcher(types, (lanes, 1, 1), local_bytes, work, assertions)
     queue = torch._C._xpu_getCurrentRawStream
 
     def call(x: int, y: int, *arguments: Any) -> None:
