@@ -178,9 +178,7 @@ def sums_without_atomics(module: ModuleType) -> None:
         sums = op_overload.overloadpacket == torch.ops.aten.scatter_reduce_ and reduction_type == "sum"
         if sums and src_is_tensor and src_device_type == "xpu" and _only_cpu_devices():
             return True
-        return bool(
-            original(op_overload, reduction_type, self_dtype, src_dtype, src_device_type, src_is_tensor)
-        )
+        return bool(original(op_overload, reduction_type, self_dtype, src_dtype, src_device_type, src_is_tensor))
 
     module.__dict__["use_scatter_fallback"] = use_scatter_fallback
 

@@ -1,6 +1,6 @@
 """``scatter_add`` and ``scatter_reduce`` on xpu, by the kernels of ``kernels/scatter.cl``.
 
-Torch makes the functional and the in-place forms of these. A function here returns ``NotImplemented`` for a call that
+Torch makes the functional forms of these. A function here returns ``NotImplemented`` for a call that
 it does not serve (means, complex numbers, tensors that share memory, shapes that do not fit); the host then computes
 it, or raises what CPU torch raises.
 
@@ -11,7 +11,8 @@ device raises torch.AcceleratorError.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -45,9 +46,21 @@ _IN_FLIGHT = 1 << 14  # work-items that keep a GPU busy
 _Dimension = tuple[int, tuple[int, ...]]  # its size, and self's, the index's and src's steps along it
 
 
+def scatter_add_(self: Tensor, dim: int, index: Tensor, src: Tensor) -> Any:
+    """aten::scatter_add_: :func:`scatter_reduce_out` with the sum, into ``self``."""
+    return _scatter(self, dim, index, src, "sum", True, self)
+
+
 def scatter_add_out(self: Tensor, dim: int, index: Tensor, src: Tensor, *, out: Tensor) -> Any:
     """aten::scatter_add.out: :func:`scatter_reduce_out` with the sum."""
     return _scatter(self, dim, index, src, "sum", True, out)
+
+
+def scatter_reduce_(
+    self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
+) -> Any:
+    """aten::scatter_reduce_.two: :func:`scatter_reduce_out` into ``self``."""
+    return _scatter(self, dim, index, src, reduce, include_self, self)
 
 
 def scatter_reduce_out(
@@ -65,51 +78,60 @@ def scatter_reduce_out(
         out: of self's shape and dtype; self itself, or apart from it.
 
     Returns:
-        out. Elements of a place are reduced in the order of the index, but for one thing: sums of few long lines of
-        32-bit elements on a GPU, unless torch.use_deterministic_algorithms is on.
+        out. Elements of a place are reduced in the order of the index, but for one thing: 32-bit elements of few long
+        lines on a GPU, unless torch.use_deterministic_algorithms is on.
     """
     return _scatter(self, dim, index, src, reduce, include_self, out)
 
 
-def _scatter(
-    self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, include_self: bool, out: Tensor
-) -> Any:
-    if reduce not in _REDUCTIONS or not _served(self, dim, index, src, out):
+def _scatter(self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, include_self: bool, out: Tensor) -> Any:
+    if not _served(self, index, src, reduce, out):
         return NotImplemented
     kernel = _Kernels.of(self.get_device(), self.dtype, index.dtype, reduce, include_self)
     if kernel is None:
         return NotImplemented
+    tensors = out, index, src
+    made = _plan(
+        kernel,
+        dim,
+        tuple(t.shape for t in tensors),
+        tuple(t.stride() for t in tensors),
+        _forced_type or kernel.type,
+        torch.are_deterministic_algorithms_enabled(),
+    )
+    if made is None:
+        return NotImplemented
     if out is not self and not _same(out, self):
         out.copy_(self)
-    if index.numel():
-        at = dim % max(self.dim(), 1)
-        _reduce(kernel, at, *(t if t.dim() else t.unsqueeze(0) for t in (out, index, src)))
+    if made.apart is not None:
+        # Rare: a dimension is taken apart, by one launch for each of its elements.
+        for one, by, of in zip(*(t.unbind(made.apart) for t in tensors), strict=False):
+            _scatter(one, dim % self.dim() - (made.apart < dim % self.dim()), by, of, reduce, include_self, one)
+    elif made.groups:
+        kernel.launch(made.name, made.groups, made.lanes, made.side_by_side, *tensors, *made.arguments)
     return out
 
 
-def _served(self: Tensor, dim: int, index: Tensor, src: Tensor, out: Tensor) -> bool:
-    """Is the call one that the kernels compute? What torch refuses, it refuses on the host."""
-    rank = self.dim() or 1
-    if not (
-        self.dtype == src.dtype == out.dtype
+def _served(self: Tensor, index: Tensor, src: Tensor, reduce: str, out: Tensor) -> bool:
+    """Are the tensors such as the kernels take, whatever their shapes? What torch refuses, it refuses on the host."""
+    return (
+        reduce in _REDUCTIONS
+        and self.dtype in _ELEMENTS
         and index.dtype in _INDICES
+        and self.dtype == src.dtype == out.dtype
         and self.device == index.device == src.device == out.device
         and self.shape == out.shape
-        and -rank <= dim < rank
         and torch._debug_has_internal_overlap(out) != 1
-    ):
-        return False
-    memory = out.untyped_storage().data_ptr()
-    if any(t.numel() and t.untyped_storage().data_ptr() == memory for t in (index, src)):
-        return False
-    if self.untyped_storage().data_ptr() == memory and not _same(out, self):
-        return False
-    sizes = [t.shape if t.dim() else (1,) for t in (self, index, src)]
-    if not index.numel():
-        return True
-    if any(len(shape) != rank for shape in sizes):
-        return False
-    return all(i <= s and (i <= to or d == dim % rank) for d, (to, i, s) in enumerate(zip(*sizes, strict=True)))
+        and not _share_memory(out, index)
+        and not _share_memory(out, src)
+        and (out is self or _same(out, self) or not _share_memory(out, self))
+    )
+
+
+def _share_memory(a: Tensor, b: Tensor) -> bool:
+    """Whether they may: views of one storage count, whatever they show of it."""
+    memory = a.untyped_storage().data_ptr()
+    return memory != 0 and memory == b.untyped_storage().data_ptr()
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
@@ -122,6 +144,8 @@ class _Kernels:
     def __init__(self, device: int, dtype: torch.dtype, index: torch.dtype, reduce: str, include_self: bool) -> None:
         self.device = device
         self.bytes = dtype.itemsize
+        self.type = lib().properties(device).type
+        self.units = lib().properties(device).max_compute_units
         self.shareable = dtype.itemsize == 4 and include_self
         self._made: dict[tuple[str, int, bool], Callable[..., None]] = {}
         self._name = f"scatter_{reduce}"
@@ -138,11 +162,9 @@ class _Kernels:
 
     @staticmethod
     @cache
-    def of(
-        device: int, dtype: torch.dtype, index: torch.dtype, reduce: str, include_self: bool
-    ) -> _Kernels | None:
-        """Those kernels; None where there are none for such elements."""
-        if dtype not in _ELEMENTS or (dtype is torch.float64 and not lib().properties(device).has_fp64):
+    def of(device: int, dtype: torch.dtype, index: torch.dtype, reduce: str, include_self: bool) -> _Kernels | None:
+        """Those kernels; None where there are none for such elements on the device."""
+        if dtype is torch.float64 and not lib().properties(device).has_fp64:
             return None
         return _Kernels(device, dtype, index, reduce, include_self)
 
@@ -151,7 +173,7 @@ class _Kernels:
         kernel = self._made.get((name, lanes, side_by_side))
         if kernel is None:
             build = " ".join((*self._options, f"-DLANES={lanes}", f"-DSIDE_BY_SIDE={side_by_side:d}"))
-            types = ["*self", "*index", "*src", *["u64"] * 5, *["i64"] * 12, "u64"]
+            types = ["*self", "*index", "*src", *["u64"] * 5, *["i64"] * 12, "u32"]
             held = (f"{self._name}: an index is within the dimension",)
             texts = ("types.cl", "assertions.cl", "scatter.cl")
             kernel = kernels.launcher(self.device, texts, build, name, types, lanes, assertions=held)
@@ -159,28 +181,62 @@ class _Kernels:
         kernel(groups, 1, *arguments)
 
 
-def _reduce(kernel: _Kernels, dim: int, out: Tensor, index: Tensor, src: Tensor) -> None:
-    """Launch what reduces ``src`` into ``out``; all of them have a dimension, and the index an element."""
-    tensors = (out, index, src)
-    strides = [t.stride() for t in tensors]
-    others = [(n, tuple(s[d] for s in strides)) for d, n in enumerate(index.shape) if d != dim]
-    positions = _merged(others)
+@dataclass(frozen=True)
+class _Plan:
+    """How operands of some shapes and strides are taken.
+
+    Attributes:
+        name, groups, lanes, side_by_side: of the launch; no groups where there is nothing to do.
+        arguments: the kernel's, behind the tensors.
+        apart: not one launch, but one for each element of this dimension.
+    """
+
+    name: str = ""
+    groups: int = 0
+    lanes: int = 1
+    side_by_side: bool = False
+    arguments: tuple[int, ...] = ()
+    apart: int | None = None
+
+
+@lru_cache(maxsize=4096)
+def _plan(
+    kernel: _Kernels,
+    dim: int,
+    shapes: tuple[Sequence[int], ...],
+    strides: tuple[Sequence[int], ...],
+    device_type: str,
+    deterministic: bool,
+) -> _Plan | None:
+    """The plan for shapes and strides of out, index and src; None where they do not fit."""
+    rank = len(shapes[0]) or 1
+    if not -rank <= dim < rank:
+        return None
+    dim %= rank
+    if 0 in shapes[1]:
+        return _Plan()
+    # A number is a tensor of one dimension and one element.
+    to, index, src = (tuple(shape) or (1,) for shape in shapes)
+    steps = [tuple(stride) or (1,) for stride in strides]
+    if not (
+        rank == len(index) == len(src)
+        and all(n <= s and (n <= t or d == dim) for d, (t, n, s) in enumerate(zip(to, index, src, strict=True)))
+    ):
+        return None
+    positions = _merged([(n, tuple(s[d] for s in steps)) for d, n in enumerate(index) if d != dim])
     if len(positions) > _POSITIONS:
-        # Rare: some dimension is taken apart, by one launch for each of its elements.
-        apart = min((d for d, n in enumerate(index.shape) if d != dim and n > 1), key=lambda d: index.shape[d])
-        for parts in zip(*(t.unbind(apart) for t in (index, out, src)), strict=False):
-            _reduce(kernel, dim - (apart < dim), parts[1], parts[0], parts[2])
-        return
-    positions = [(1, (0, 0, 0))] * (_POSITIONS - len(positions)) + positions
-    along = tuple(s[dim] for s in strides)
-    name, groups, lanes, block = _shape(kernel, index.shape[dim], along, positions)
-    outer, middle, inner = positions
-    kernel.launch(
-        name, groups, lanes, name == "scatter_blocks" and inner[1] == (1, 1, 1),
-        *tensors, out.shape[dim], index.shape[dim], inner[0], middle[0], outer[0],
-        *(step for of in range(3) for step in (along[of], inner[1][of], middle[1][of], outer[1][of])),
-        block,
-    )  # fmt: skip
+        return _Plan(apart=min((d for d, n in enumerate(index) if d != dim and n > 1), key=lambda d: index[d]))
+    outer, middle, inner = [(1, (0, 0, 0))] * (_POSITIONS - len(positions)) + positions
+    along = tuple(s[dim] for s in steps)
+    lines = outer[0] * middle[0] * inner[0]
+    block = 1
+    if device_type == "cpu":
+        name, groups, lanes, block = _on_cpu(kernel, lines, along, inner)
+    else:
+        name, groups, lanes = _on_gpu(kernel, lines, index[dim], deterministic)
+    each = (step for t in range(3) for step in (along[t], inner[1][t], middle[1][t], outer[1][t]))
+    arguments = (to[dim], index[dim], inner[0], middle[0], outer[0], *each, block)
+    return _Plan(name, groups, lanes, name == "scatter_blocks" and inner[1] == (1, 1, 1), arguments)
 
 
 def _merged(dimensions: Sequence[_Dimension]) -> list[_Dimension]:
@@ -194,26 +250,24 @@ def _merged(dimensions: Sequence[_Dimension]) -> list[_Dimension]:
     return merged
 
 
-_forced_type: str | None = None  # for tests, which try a GPU's shapes on a CPU
+_forced_type: str | None = None  # for tests, which try a GPU's kernels on a CPU
 
 
-def _shape(
-    kernel: _Kernels, length: int, along: Sequence[int], positions: Sequence[_Dimension]
-) -> tuple[str, int, int, int]:
-    """The kernel that suits a device and a layout, its work-groups, their lanes, and the lines of a block."""
-    properties = lib().properties(kernel.device)
-    units = properties.max_compute_units
-    lines = positions[0][0] * positions[1][0] * positions[2][0]
-    if (_forced_type or properties.type) == "cpu":
-        inner, steps = positions[-1]
-        if inner == 1 or sum(along) <= sum(steps):
-            return "scatter_lines", min(lines, 64 * units), 1, 1
-        # All units have some, and no two of them write to one cache line.
-        line = _CACHE_LINE // kernel.bytes
-        block = min(_BLOCK, -(-inner // (units * line)) * line)
-        blocks = -(-inner // block) * (lines // inner)
-        return "scatter_blocks", min(blocks, 64 * units), 1, block
-    few = lines < _IN_FLIGHT and length > 64
-    if few and kernel.shareable and not torch.are_deterministic_algorithms_enabled():
-        return "scatter_shared", min(-(-lines * length // _LANES), _IN_FLIGHT), _LANES, 1
-    return "scatter_lines", min(-(-lines // _LANES), _IN_FLIGHT), _LANES, 1
+def _on_cpu(kernel: _Kernels, lines: int, along: Sequence[int], inner: _Dimension) -> tuple[str, int, int, int]:
+    """The kernel, its work-groups and their lanes, and the lines of a block."""
+    most = 64 * kernel.units
+    size, steps = inner
+    if size == 1 or sum(along) <= sum(steps):
+        return "scatter_lines", min(lines, most), 1, 1
+    # All units have some, and no two of them write to one cache line.
+    line = _CACHE_LINE // kernel.bytes
+    block = min(_BLOCK, -(-size // (kernel.units * line)) * line)
+    return "scatter_blocks", min(-(-size // block) * (lines // size), most), 1, block
+
+
+def _on_gpu(kernel: _Kernels, lines: int, length: int, deterministic: bool) -> tuple[str, int, int]:
+    """The kernel, its work-groups and their lanes."""
+    few = lines < _IN_FLIGHT and length > _LANES
+    if few and kernel.shareable and not deterministic:
+        return "scatter_shared", min(-(-lines * length // _LANES), _IN_FLIGHT), _LANES
+    return "scatter_lines", min(-(-lines // _LANES), _IN_FLIGHT), _LANES

@@ -91,7 +91,7 @@ inline element_t reduce(element_t there, element_t given) { return GLUE(APPLY, R
 #define ARGUMENTS                                                                                      \
   __global element_t *self, __global const index_t *index, __global const element_t *src, ulong size,  \
       ulong length, ulong inner, ulong middle, ulong outer, STEPS(self), STEPS(index), STEPS(src),     \
-      ulong block, __global int *record, int number
+      uint block, __global int *record, int number
 #define AT_LINE(of, i, m, o) (of + (long)(i)*of##_inner + (long)(m)*of##_middle + (long)(o)*of##_outer)
 #if SIDE_BY_SIDE
 #define BESIDE(of, lane) (lane)
@@ -136,16 +136,17 @@ __attribute__((reqd_work_group_size(1, 1, 1))) __kernel void scatter_blocks(ARGU
   bool lost = false;
   for (ulong n = get_group_id(0); n < blocks * middle * outer; n += get_num_groups(0)) {
     const ulong i = n % blocks * block, m = n / blocks % middle, o = n / blocks / middle;
-    const ulong width = min(block, inner - i);
+    const uint width = (uint)min((ulong)block, inner - i);
     __global element_t* self_line = AT_LINE(self, i, m, o);
     __global const index_t* index_line = AT_LINE(index, i, m, o);
     __global const element_t* src_line = AT_LINE(src, i, m, o);
 #if !INCLUDE_SELF
     for (ulong k = 0; k < length; ++k)
-      for (ulong lane = 0; lane < width; ++lane) PUT(lane, k, START)
+      for (uint lane = 0; lane < width; ++lane) PUT(lane, k, START)
 #endif
-    for (ulong k = 0; k < length; ++k)
-      for (ulong lane = 0; lane < width; ++lane) PUT(lane, k, REDUCED(lane, k))
+    for (ulong k = 0; k < length; ++k) {
+      _Pragma("unroll 4") for (uint lane = 0; lane < width; ++lane) PUT(lane, k, REDUCED(lane, k))
+    }
   }
   if (lost) fail(record, number, 0);
 }
