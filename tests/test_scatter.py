@@ -151,8 +151,19 @@ def test_an_order_that_rounds_is_that_of_the_index(no_host):
 def test_an_expanded_index_is_read_in_place(no_host):
     index = torch.randint(30, (40, 1))
     expanded = index.expand(40, 600), index.to(DEVICE).expand(40, 600)
-    self, src = on_both(values((30, 600), torch.float32), values((40, 600), torch.float32))
-    assert_as_on_cpu((self, expanded, src), 0, "sum")
+    for dtype in (torch.float32, torch.float16, torch.int8):
+        self, src = on_both(values((30, 600), dtype), values((40, 600), dtype))
+        assert_as_on_cpu((self, expanded, src), 0, "sum")
+        assert_as_on_cpu((self, expanded, src), 0, "amin", False)
+
+
+def test_an_expanded_index_out_of_range_is_told():
+    index = torch.tensor([[0], [3], [2]], device=DEVICE).expand(3, 600)
+    place = torch.zeros(4, 600, device=DEVICE)
+    place[:3].scatter_add_(0, index, torch.ones(3, 600, device=DEVICE))
+    with pytest.raises(torch.AcceleratorError, match="an index is within the dimension"):
+        torch.xpu.synchronize()
+    assert place[:, 0].tolist() == [1, 0, 1, 0]
 
 
 @pytest.mark.parametrize("reduce", ("amax", "amin"))

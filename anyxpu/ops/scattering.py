@@ -1,8 +1,8 @@
 """``scatter_add`` and ``scatter_reduce`` on xpu, by the kernels of ``kernels/scatter.cl``.
 
-Torch makes the functional forms of these. A function here returns ``NotImplemented`` for a call that
-it does not serve (means, complex numbers, tensors that share memory, shapes that do not fit); the host then computes
-it, or raises what CPU torch raises.
+Torch makes the functional forms of these. A function here returns ``NotImplemented`` for a call that it does not serve
+(means, complex numbers, tensors that share memory, shapes that do not fit); the host then computes it, or raises what
+CPU torch raises.
 
 An index out of range is found while the kernel runs: its element goes nowhere, and the next call that waits for the
 device raises torch.AcceleratorError.
@@ -42,6 +42,9 @@ _BLOCK = 256  # lines side by side that a CPU's work-item takes: measured, 128 t
 _CACHE_LINE = 64  # bytes
 _LANES = 64  # of a GPU's work-group
 _IN_FLIGHT = 1 << 14  # work-items that keep a GPU busy
+
+# Steps from line to line of self, the index and src that scatter_blocks is compiled for.
+_LAYOUTS: dict[tuple[int, ...], tuple[str, ...]] = {(1, 1, 1): ("-DSIDE_BY_SIDE=1",), (1, 0, 1): ("-DINDEX_SHARED=1",)}
 
 _Dimension = tuple[int, tuple[int, ...]]  # its size, and self's, the index's and src's steps along it
 
@@ -108,7 +111,7 @@ def _scatter(self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, in
         for one, by, of in zip(*(t.unbind(made.apart) for t in tensors), strict=False):
             _scatter(one, dim % self.dim() - (made.apart < dim % self.dim()), by, of, reduce, include_self, one)
     elif made.groups:
-        kernel.launch(made.name, made.groups, made.lanes, made.side_by_side, *tensors, *made.arguments)
+        kernel.launch(made.name, made.groups, made.lanes, made.options, *tensors, *made.arguments)
     return out
 
 
@@ -147,7 +150,7 @@ class _Kernels:
         self.type = lib().properties(device).type
         self.units = lib().properties(device).max_compute_units
         self.shareable = dtype.itemsize == 4 and include_self
-        self._made: dict[tuple[str, int, bool], Callable[..., None]] = {}
+        self._made: dict[tuple[str, int, tuple[str, ...]], Callable[..., None]] = {}
         self._name = f"scatter_{reduce}"
         self._options = (
             "-cl-std=CL3.0",
@@ -168,16 +171,16 @@ class _Kernels:
             return None
         return _Kernels(device, dtype, index, reduce, include_self)
 
-    def launch(self, name: str, groups: int, lanes: int, side_by_side: bool, *arguments: Any) -> None:
+    def launch(self, name: str, groups: int, lanes: int, options: tuple[str, ...], *arguments: Any) -> None:
         """Enqueue a kernel on the current stream of the device."""
-        kernel = self._made.get((name, lanes, side_by_side))
+        kernel = self._made.get((name, lanes, options))
         if kernel is None:
-            build = " ".join((*self._options, f"-DLANES={lanes}", f"-DSIDE_BY_SIDE={side_by_side:d}"))
+            build = " ".join((*self._options, f"-DLANES={lanes}", *options))
             types = ["*self", "*index", "*src", *["u64"] * 5, *["i64"] * 12, "u32"]
             held = (f"{self._name}: an index is within the dimension",)
             texts = ("types.cl", "assertions.cl", "scatter.cl")
             kernel = kernels.launcher(self.device, texts, build, name, types, lanes, assertions=held)
-            self._made[name, lanes, side_by_side] = kernel
+            self._made[name, lanes, options] = kernel
         kernel(groups, 1, *arguments)
 
 
@@ -186,7 +189,7 @@ class _Plan:
     """How operands of some shapes and strides are taken.
 
     Attributes:
-        name, groups, lanes, side_by_side: of the launch; no groups where there is nothing to do.
+        name, groups, lanes, options: of the launch; no groups where there is nothing to do.
         arguments: the kernel's, behind the tensors.
         apart: not one launch, but one for each element of this dimension.
     """
@@ -194,7 +197,7 @@ class _Plan:
     name: str = ""
     groups: int = 0
     lanes: int = 1
-    side_by_side: bool = False
+    options: tuple[str, ...] = ()
     arguments: tuple[int, ...] = ()
     apart: int | None = None
 
@@ -234,9 +237,10 @@ def _plan(
         name, groups, lanes, block = _on_cpu(kernel, lines, along, inner)
     else:
         name, groups, lanes = _on_gpu(kernel, lines, index[dim], deterministic)
+    options = _LAYOUTS.get(inner[1], ()) if name == "scatter_blocks" else ()
     each = (step for t in range(3) for step in (along[t], inner[1][t], middle[1][t], outer[1][t]))
     arguments = (to[dim], index[dim], inner[0], middle[0], outer[0], *each, block)
-    return _Plan(name, groups, lanes, name == "scatter_blocks" and inner[1] == (1, 1, 1), arguments)
+    return _Plan(name, groups, lanes, options, arguments)
 
 
 def _merged(dimensions: Sequence[_Dimension]) -> list[_Dimension]:

@@ -5,7 +5,8 @@
  *   -DELEMENT=f32 -DELEMENT_FLOAT=1   types.cl's name; 0 for an integer or bool
  *   -DINDEX=i64 -DREDUCE=sum          or prod, amax, amin
  *   -DINCLUDE_SELF=1                  0: what is in a place before the first element comes there does not count
- *   -DSIDE_BY_SIDE=1                  lines of the last dimension are one element apart in all three tensors
+ *   -DSIDE_BY_SIDE=1                  lines of the last dimension are one element apart in self, src and the index
+ *   -DINDEX_SHARED=1                  the same, but for the index, which is one for all of them (expanded)
  *   -DELEMENT_WORD=1                  elements have 32 bits
  *   -DLANES=16                        work-items of a work-group
  *
@@ -112,6 +113,20 @@ inline element_t reduce(element_t there, element_t given) { return GLUE(APPLY, R
   }
 #define REDUCED(lane, k) reduce(*there, (src_line + (long)(k)*src_step)[BESIDE(src, lane)])
 
+/* Places of lines with the same index lie side by side, apart from src: vector code without a check. */
+#define PUT_ROW(k, width)                                                                    \
+  {                                                                                          \
+    const ulong at = (ulong)(long)index_line[(long)(k)*index_step];                          \
+    if (at < size) {                                                                         \
+      __global element_t* row = self_line + (long)at * self_step;                            \
+      __global const element_t* given = src_line + (long)(k)*src_step;                       \
+      _Pragma("clang loop vectorize(assume_safety)") for (uint lane = 0; lane < width; ++lane) \
+          row[lane] = reduce(row[lane], given[lane]);                                        \
+    } else {                                                                                 \
+      lost = true;                                                                           \
+    }                                                                                        \
+  }
+
 /* Each work-item takes a line at a time, work-items side by side. */
 __attribute__((reqd_work_group_size(LANES, 1, 1))) __kernel void scatter_lines(ARGUMENTS) {
   const ulong lines = inner * middle * outer;
@@ -144,9 +159,13 @@ __attribute__((reqd_work_group_size(1, 1, 1))) __kernel void scatter_blocks(ARGU
     for (ulong k = 0; k < length; ++k)
       for (uint lane = 0; lane < width; ++lane) PUT(lane, k, START)
 #endif
+#if INDEX_SHARED
+    for (ulong k = 0; k < length; ++k) PUT_ROW(k, width)
+#else
     for (ulong k = 0; k < length; ++k) {
       _Pragma("unroll 4") for (uint lane = 0; lane < width; ++lane) PUT(lane, k, REDUCED(lane, k))
     }
+#endif
   }
   if (lost) fail(record, number, 0);
 }
