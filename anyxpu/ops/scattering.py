@@ -237,7 +237,10 @@ def _plan(
         name, groups, lanes, block = _on_cpu(kernel, lines, along, inner)
     else:
         name, groups, lanes = _on_gpu(kernel, lines, index[dim], deterministic)
-    options = _LAYOUTS.get(inner[1], ()) if name == "scatter_blocks" else ()
+    if name == "scatter_blocks":
+        options = _LAYOUTS.get(inner[1], ())
+    else:
+        options = ("-DCONTIGUOUS=1",) if name == "scatter_lines" and along == (1, 1, 1) else ()
     each = (step for t in range(3) for step in (along[t], inner[1][t], middle[1][t], outer[1][t]))
     arguments = (to[dim], index[dim], inner[0], middle[0], outer[0], *each, block)
     return _Plan(name, groups, lanes, options, arguments)

@@ -6,6 +6,7 @@
  *   -DINDEX=i64 -DREDUCE=sum          or prod, amax, amin
  *   -DINCLUDE_SELF=1                  0: what is in a place before the first element comes there does not count
  *   -DSIDE_BY_SIDE=1                  lines of the last dimension are one element apart in self, src and the index
+ *   -DCONTIGUOUS=1                    a line's elements are one element apart in all three tensors
  *   -DINDEX_SHARED=1                  the same, but for the index, which is one for all of them (expanded)
  *   -DELEMENT_WORD=1                  elements have 32 bits
  *   -DLANES=16                        work-items of a work-group
@@ -100,18 +101,24 @@ inline element_t reduce(element_t there, element_t given) { return GLUE(APPLY, R
 #define BESIDE(of, lane) ((long)(lane)*of##_inner)
 #endif
 
+#if CONTIGUOUS
+#define ALONG(of, k) (k)
+#else
+#define ALONG(of, k) ((long)(k)*of##_step)
+#endif
+
 /* An index below zero is, as an unsigned one, too large. */
 #define PUT(lane, k, value)                                                              \
   {                                                                                      \
-    const ulong at = (ulong)(long)(index_line + (long)(k)*index_step)[BESIDE(index, lane)]; \
+    const ulong at = (ulong)(long)(index_line + ALONG(index, k))[BESIDE(index, lane)]; \
     if (at < size) {                                                                     \
-      __global element_t* there = self_line + (long)at * self_step + BESIDE(self, lane); \
+      __global element_t* there = self_line + ALONG(self, at) + BESIDE(self, lane); \
       *there = value;                                                                    \
     } else {                                                                             \
       lost = true;                                                                       \
     }                                                                                    \
   }
-#define REDUCED(lane, k) reduce(*there, (src_line + (long)(k)*src_step)[BESIDE(src, lane)])
+#define REDUCED(lane, k) reduce(*there, (src_line + ALONG(src, k))[BESIDE(src, lane)])
 
 /* Places of lines with the same index lie side by side, apart from src: vector code without a check. */
 #define PUT_ROW(k, width)                                                                    \
@@ -139,7 +146,7 @@ __attribute__((reqd_work_group_size(LANES, 1, 1))) __kernel void scatter_lines(A
 #if !INCLUDE_SELF
     for (ulong k = 0; k < length; ++k) PUT(0, k, START)
 #endif
-    for (ulong k = 0; k < length; ++k) PUT(0, k, REDUCED(0, k))
+    _Pragma("unroll 4") for (ulong k = 0; k < length; ++k) PUT(0, k, REDUCED(0, k))
   }
   if (lost) fail(record, number, 0);
 }
