@@ -109,7 +109,7 @@ def launcher(
         lanes: work-items of a work-group.
         local_bytes: local memory for a last argument; 0 where it takes none.
         work: what a work-group does, as ``anyxpu.triton.work.terms`` has it: what is little need not be queued.
-        assertions: what holds, unless the kernel says that it does not (``kernels/assertions.cl``): it takes a record
+        assertions: what the host says where the kernel finds it (``kernels/assertions.cl``): it takes a record
             and a number behind the arguments of ``types``.
 
     Returns:

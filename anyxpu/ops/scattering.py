@@ -177,7 +177,7 @@ class _Kernels:
         if kernel is None:
             build = " ".join((*self._options, f"-DLANES={lanes}", *options))
             types = ["*self", "*index", "*src", *["u64"] * 5, *["i64"] * 12, "u32"]
-            held = (f"{self._name}: an index is within the dimension",)
+            held = (f"{self._name}: index out of bounds of the dimension",)
             texts = ("types.cl", "assertions.cl", "scatter.cl")
             kernel = kernels.launcher(self.device, texts, build, name, types, lanes, assertions=held)
             self._made[name, lanes, options] = kernel
