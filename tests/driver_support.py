@@ -16,6 +16,19 @@ from anyxpu.drivers.abi import Driver, DriverError, HostFunction, Status
 needs_intel = pytest.mark.skipif(build.sycl_prefix() is None, reason="intel-sycl-rt is not installed")
 MIB = 1 << 20
 
+AXPY_AND_REVERSE = b"""
+__kernel void axpy(__global float* y, __global const float* x, float a, int n) {
+  int i = get_global_id(0);
+  if (i < n) y[i] += a * x[i];
+}
+__kernel void reverse_group(__global int* y, __local int* scratch) {
+  int l = get_local_id(0), n = get_local_size(0);
+  scratch[l] = y[get_global_id(0)];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  y[get_global_id(0)] = scratch[n - 1 - l];
+}
+"""
+
 
 def load(name: str, tmp_path_factory: pytest.TempPathFactory, devices: int) -> Driver:
     """An instance of the driver for these tests alone, whatever else this process does with it."""

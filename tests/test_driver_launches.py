@@ -13,19 +13,11 @@ import pytest
 
 from anyxpu import build
 from anyxpu.drivers.abi import Driver, DriverError, Format, Memory, Status
-from tests.driver_support import Gate, address, from_device, load, random_floats, refuses, to_device
+from tests.driver_support import AXPY_AND_REVERSE, Gate, address, from_device, load, random_floats, refuses, to_device
 
-SOURCE = b"""
-__kernel void axpy(__global float* y, __global const float* x, float a, int n) {
-  int i = get_global_id(0);
-  if (i < n) y[i] += a * x[i];
-}
-__kernel void reverse_group(__global int* y, __local int* scratch) {
-  int l = get_local_id(0), n = get_local_size(0);
-  scratch[l] = y[get_global_id(0)];
-  barrier(CLK_LOCAL_MEM_FENCE);
-  y[get_global_id(0)] = scratch[n - 1 - l];
-}
+SOURCE = (
+    AXPY_AND_REVERSE
+    + b"""
 __kernel void where_am_i(__global int* out) {
   int x = get_global_id(0), y = get_global_id(1), z = get_global_id(2);
   int i = (z * get_global_size(1) + y) * get_global_size(0) + x;
@@ -43,6 +35,7 @@ __kernel void scalars(__global double* out, char c, uchar uc, short s, ulong ul,
   out[0] = c; out[1] = uc; out[2] = s; out[3] = (double)ul; out[4] = d;
 }
 """
+)
 
 
 @pytest.fixture(scope="module")

@@ -12,24 +12,18 @@ import torch
 
 from anyxpu.errors import KernelError
 from anyxpu.shim import lib
+from tests.driver_support import AXPY_AND_REVERSE
 
-SOURCE = b"""
-__kernel void axpy(__global float* y, __global const float* x, float a, int n) {
-  int i = get_global_id(0);
-  if (i < n) y[i] += a * x[i];
-}
-__kernel void reverse_group(__global int* y, __local int* scratch) {
-  int l = get_local_id(0), n = get_local_size(0);
-  scratch[l] = y[get_global_id(0)];
-  barrier(CLK_LOCAL_MEM_FENCE);
-  y[get_global_id(0)] = scratch[n - 1 - l];
-}
+SOURCE = (
+    AXPY_AND_REVERSE
+    + b"""
 __kernel void address_of(__global ulong* out, __global void* p) { out[0] = (ulong)p; }
 __kernel void places(__global int* out) {
   int i = (get_group_id(2) * get_num_groups(1) + get_group_id(1)) * get_num_groups(0) + get_group_id(0);
   out[i] = 100 * get_group_id(0) + 10 * get_group_id(1) + get_group_id(2);
 }
 """
+)
 
 INTEGERS = {"i8": "char", "i16": "short", "i32": "int", "i64": "long"}
 UNSIGNED = {"u8": "uchar", "u16": "ushort", "u32": "uint", "u64": "ulong"}

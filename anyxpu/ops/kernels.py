@@ -30,6 +30,8 @@ _FAMILIES = {
     "fill": (),
 }
 _DOUBLES = ("f64", "c128")
+# Texts that the compiler's kernels use too, in its prelude.
+_SHARED = ("assertions.cl",)
 
 _lock = threading.Lock()
 _modules: dict[tuple[int, tuple[str, ...], str], Any] = {}
@@ -73,7 +75,7 @@ def module(device: int, name: str, texts: tuple[str, ...], build: str) -> Any:
     Args:
         device: ordinal of the device.
         name: what an error calls it.
-        texts: files of the folder ``kernels``, compiled as one.
+        texts: files of the folder ``kernels``, or of :data:`_SHARED`, compiled as one.
         build: options for the OpenCL C compiler.
 
     Raises:
@@ -109,7 +111,7 @@ def launcher(
         lanes: work-items of a work-group.
         local_bytes: local memory for a last argument; 0 where it takes none.
         work: what a work-group does, as ``anyxpu.triton.work.terms`` has it: what is little need not be queued.
-        assertions: what the host says where the kernel finds it (``kernels/assertions.cl``): it takes a record
+        assertions: what the host says where the kernel finds it (``assertions.cl``): it takes a record
             and a number behind the arguments of ``types``.
 
     Returns:
@@ -128,7 +130,8 @@ def launcher(
 @cache
 def _text(texts: tuple[str, ...]) -> bytes:
     folder = Path(__file__).with_name("kernels")
-    return b"\n".join(folder.joinpath(text).read_bytes() for text in texts)
+    shared = Path(__file__).parents[1] / "triton" / "prelude"
+    return b"\n".join((shared if text in _SHARED else folder).joinpath(text).read_bytes() for text in texts)
 
 
 def options(device: int, family: str, source: str, destination: str) -> str:

@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <limits>
 #include <mutex>
 
 namespace anyxpu {
@@ -16,7 +17,7 @@ struct AssertionRecord {
   int32_t complete;  // 1 once all of it is written
 };
 
-constexpr size_t kMaxDevices = 64;
+constexpr size_t kMaxDevices = std::numeric_limits<c10::DeviceIndex>::max() + size_t{1};
 
 struct Assertions {
   std::mutex mutex;
@@ -43,7 +44,7 @@ std::string told(const AssertionRecord& record) {
   }
   return "anyxpu: device-side assertion failed: " + message + " (program " + std::to_string(record.program[0]) + ", " +
          std::to_string(record.program[1]) + ", " + std::to_string(record.program[2]) +
-         "). The program ended there, and what it should have written is not written; the device stays usable.";
+         "). What that program writes is incomplete; the device stays usable.";
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 namespace anyxpu {
 
 // A kernel with assertions takes two more arguments: the device's record, and the number under which its messages
-// are known here. prelude/common.cl writes the record as AssertionRecord lays it out.
+// are known here. triton/prelude/assertions.cl writes the record as AssertionRecord lays it out.
 int32_t register_assertions(std::vector<std::string> messages);
 // Memory that the device and the host reach, made at the first call.
 void* assertion_record(c10::DeviceIndex device);

@@ -212,7 +212,7 @@ def _sections(dialect: str) -> tuple[tuple[tuple[str, ...], str], ...]:
     """The prelude's sections in order, each with the prefixes of the names that it defines."""
     folder = resources.files("anyxpu.triton") / "prelude"
     out = []
-    for file in (dialect, "common", "math"):
+    for file in (dialect, "common", "math", "assertions"):
         text = (folder / f"{file}.cl").read_text()
         starts = [*_SECTION.finditer(text)]
         ends = [*(m.start() for m in starts[1:]), len(text)]

@@ -148,7 +148,7 @@ __attribute__((reqd_work_group_size(LANES, 1, 1))) __kernel void scatter_lines(A
 #endif
     _Pragma("unroll 4") for (ulong k = 0; k < length; ++k) PUT(0, k, REDUCED(0, k))
   }
-  if (lost) fail(record, number, 0);
+  if (lost) ax_fail(record, number, 0);
 }
 
 /* A CPU's work-item takes `block` lines that are neighbours, as it would read their index and src by rows. Rows of self
@@ -174,7 +174,7 @@ __attribute__((reqd_work_group_size(1, 1, 1))) __kernel void scatter_blocks(ARGU
     }
 #endif
   }
-  if (lost) fail(record, number, 0);
+  if (lost) ax_fail(record, number, 0);
 }
 
 #if ELEMENT_WORD
@@ -200,6 +200,6 @@ __attribute__((reqd_work_group_size(LANES, 1, 1))) __kernel void scatter_shared(
       seen = atomic_cmpxchg(there, before, WORD(reduced));
     }
   }
-  if (lost) fail(record, number, 0);
+  if (lost) ax_fail(record, number, 0);
 }
 #endif

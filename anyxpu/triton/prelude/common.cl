@@ -225,16 +225,6 @@ inline float8 ax_dpas16_tf32(__local const int* a, int lda, __local const int* b
   return intel_sub_group_tf32_tf32_matrix_mad_k8(rows, y, c);
 }
 
-/* --- ax_fail: word for the host of an assertion that does not hold; the first one's stays (see shim/assertions.cpp) */
-
-inline void ax_fail(__global int* record, int kernel_number, int message) {
-  if (atomic_cmpxchg((volatile __global int*)record, 0, 1) != 0) return;
-  record[1] = kernel_number;
-  record[2] = message;
-  for (uint axis = 0; axis < 3; ++axis) record[3 + axis] = (int)get_group_id(axis);
-  atomic_xchg((volatile __global int*)record + 6, 1);
-}
-
 /* --- ax_block_fits: can block loads read this matrix? Width, pitch and x in bytes. The limits are those of the extension
  * cl_intel_subgroup_2d_block_io, and that the corner is not left of or above the matrix. */
 

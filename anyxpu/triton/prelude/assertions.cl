@@ -1,6 +1,6 @@
-/* Word for the host of a condition that does not hold, as shim/assertions.cpp lays it out: the first one's stays. */
+/* --- ax_fail: word for the host of an assertion that does not hold; the first one's stays (see shim/assertions.cpp) */
 
-inline void fail(__global int* record, int kernel_number, int message) {
+inline void ax_fail(__global int* record, int kernel_number, int message) {
   if (atomic_cmpxchg((volatile __global int*)record, 0, 1) != 0) return;
   record[1] = kernel_number;
   record[2] = message;
