@@ -25,9 +25,9 @@ PACKAGE = Path(__file__).parent
 SHIM_MODULE = "anyxpu_shim"
 DRIVERS = ("sycl", "null")
 
-_COMMON_FLAGS = ("-std=c++20", "-fPIC", "-O2", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter")
+COMMON_FLAGS = ("-std=c++20", "-fPIC", "-O2", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter")
 # Messages name our files as anyxpu/…, wherever the package lies.
-_OWN_HEADERS = (f"-I{PACKAGE}", f"-ffile-prefix-map={PACKAGE}=anyxpu")
+OWN_HEADERS = (f"-I{PACKAGE}", f"-ffile-prefix-map={PACKAGE}=anyxpu")
 
 Report = Callable[[str], None]
 
@@ -78,7 +78,7 @@ def shim() -> Library:
         sources=_package_files("shim/*.cpp"),
         headers=_package_files("shim/*.h", "drivers/driver.h"),
         compile_flags=(
-            *_COMMON_FLAGS,
+            *COMMON_FLAGS,
             f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
             f"-DTORCH_EXTENSION_NAME={SHIM_MODULE}",
             "-DTORCH_API_INCLUDE_EXTENSION_H",
@@ -87,7 +87,7 @@ def shim() -> Library:
             f"-isystem{include}",
             f"-isystem{include / 'torch/csrc/api/include'}",
             f"-isystem{sysconfig.get_paths()['include']}",
-            *_OWN_HEADERS,
+            *OWN_HEADERS,
         ),
         link_flags=(
             f"-L{root / 'lib'}",
@@ -126,8 +126,8 @@ def driver(name: str) -> Library:
     sources = _package_files(f"drivers/{name}/*.cpp")
     if not sources:
         raise BuildError(f"anyxpu has no driver named {name!r}; ANYXPU_DRIVER may be one of {', '.join(DRIVERS)}.")
-    compile_flags: tuple[str, ...] = _COMMON_FLAGS
-    include_flags: tuple[str, ...] = _OWN_HEADERS
+    compile_flags: tuple[str, ...] = COMMON_FLAGS
+    include_flags: tuple[str, ...] = OWN_HEADERS
     link_flags: tuple[str, ...] = ()
     versions: tuple[str, ...] = ()
     if name == "sycl":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -78,15 +78,62 @@ def get_ocloc(
     from anyxpu.ocloc import VARIABLE, OclocError
 
     try:
-        path = getter.install(
-            Path(prefix) if prefix else None, suite or getter.SUITE, lambda t: typer.echo(t, err=True)
-        )
+        path = getter.install(Path(prefix) if prefix else None, suite, lambda t: typer.echo(t, err=True))
     except OclocError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
+        _refuse(error)
     typer.echo(str(path))
     if prefix:
         typer.echo(f"anyxpu finds it with {VARIABLE}={path}", err=True)
+
+
+@app.command("get-driver")
+def get_driver(
+    prefix: Annotated[
+        str | None, typer.Option("--prefix", metavar="DIR", help="Where; anyxpu's cache otherwise.")
+    ] = None,
+    suite: Annotated[str | None, typer.Option("--suite", help="Debian's suite to take it from.")] = None,
+) -> None:
+    """Get Intel's GPU driver from Debian's archive, into a folder of its own, for `anyxpu simulate`.
+
+    Nothing is installed into the system.
+    """
+    from pathlib import Path
+
+    from anyxpu.simulate import SimulationError, driver
+
+    try:
+        path = driver.install(Path(prefix) if prefix else None, suite, lambda text: typer.echo(text, err=True))
+    except SimulationError as error:
+        _refuse(error)
+    typer.echo(str(path))
+    if prefix:
+        typer.echo(f"anyxpu finds it with {driver.VARIABLE}={path}", err=True)
+
+
+@app.command()
+def simulate(
+    device: Annotated[str, typer.Argument(help="dg2, pvc, bmg, lnl, ptl or cri.")],
+    command: Annotated[list[str], typer.Argument(help="The program and its arguments, behind `--`.")],
+    count: Annotated[int, typer.Option("--count", help="How many of it the program sees.")] = 1,
+    log: Annotated[
+        str | None, typer.Option("--log", metavar="FILE", help="Add what the driver accepted and refused to FILE.")
+    ] = None,
+) -> None:
+    """Run a program against Intel's own GPU driver for a GPU that is not here: anyxpu simulate bmg -- python x.py
+
+    Devices, properties, memory, streams, the compiler and launches are the driver's; kernels do not execute, so what
+    they would compute is unspecified. `anyxpu get-driver` gets the driver.
+    """
+    from pathlib import Path
+
+    from anyxpu.build import BuildError
+    from anyxpu.simulate import Simulation, SimulationError
+    from anyxpu.simulate.run import run
+
+    try:
+        run(Simulation(device, count, Path(log) if log else None), command)
+    except (SimulationError, BuildError) as error:
+        _refuse(error)
 
 
 def _bench_command(name: str) -> None:
@@ -108,8 +155,7 @@ def _bench_command(name: str) -> None:
         try:
             report = suite.load()(Request(quick=quick, rounds=rounds, only=chosen))
         except OclocError as error:
-            typer.echo(f"error: {error}", err=True)
-            raise typer.Exit(1) from None
+            _refuse(error)
         _finish(report, json_file)
 
     bench_app.command(name, help=suite.summary)(command)
@@ -117,6 +163,12 @@ def _bench_command(name: str) -> None:
 
 for _name in SUITES:
     _bench_command(_name)
+
+
+def _refuse(error: Exception) -> NoReturn:
+    """Say why a command cannot do what it was asked, and leave with status 1."""
+    typer.echo(f"error: {error}", err=True)
+    raise typer.Exit(1) from None
 
 
 def _finish(report: Any, json_file: str | None) -> None:

@@ -22,9 +22,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from anyxpu import build, ocloc
+from anyxpu import build, ocloc, simulate
 from anyxpu.bench import machine as about
 from anyxpu.cache import cache_dir
+from anyxpu.simulate import driver as simulated
 
 State = Literal["ok", "missing", "optional", "note"]
 
@@ -51,6 +52,9 @@ FOREIGN_VARIABLES = (
     "OCL_ICD_FILENAMES",
     "OCL_ICD_VENDORS",
     "ZE_AFFINITY_MASK",
+    "ZE_ENABLE_ALT_DRIVERS",
+    "SYCL_UR_USE_LEVEL_ZERO_V2",
+    "ProductFamilyOverride",
     "CXX",
 )
 
@@ -88,7 +92,7 @@ class Findings:
 def examine() -> Findings:
     """Look at everything, from the ground up."""
     findings = Findings(variables=_variables())
-    for look in (_python, _compiler, _packages, _entry_points, _cache, _offline_compiler):
+    for look in (_python, _compiler, _packages, _entry_points, _cache, _offline_compiler, _simulation):
         findings.checks += look()
     for name in build.DRIVERS:
         check, devices = _driver(name)
@@ -178,6 +182,19 @@ def _offline_compiler() -> Iterator[Check]:
     where = f"{ocloc.VARIABLE}={asked} is not a program" if asked else "not installed"
     detail = f"{where}; only needed to compile for Intel GPUs that are not in this machine"
     yield Check("ocloc", "optional", detail, "anyxpu get-ocloc")
+
+
+def _simulation() -> Iterator[Check]:
+    if device := simulate.active():
+        detail = f"this process sees a simulated {device}: kernels are taken by Intel's driver and do not execute"
+        yield Check("simulation", "note", detail)
+    elif simulated.is_installed():
+        yield Check(
+            "simulation", "ok", f"{simulated.folder()}; anyxpu simulate {next(iter(simulate.DEVICES))} -- COMMAND"
+        )
+    else:
+        detail = "Intel's GPU driver is not here; only needed to run programs on simulated Intel GPUs"
+        yield Check("simulation", "optional", detail, "anyxpu get-driver")
 
 
 def _probe(source: str, **variables: str) -> tuple[dict[str, Any] | None, str]:

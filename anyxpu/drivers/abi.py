@@ -14,7 +14,7 @@ from typing import Any
 
 from anyxpu.drivers import NAMES, library_path
 
-ABI = 2
+ABI = 3
 
 
 class Status(IntEnum):
@@ -106,6 +106,7 @@ class Properties(ctypes.Structure):
                 "has_subgroup_2d_block_io",
                 "host_accessible",
                 "is_integrated",
+                "compiles_opencl_c",
             )
         ),
     )

@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define AX_DRIVER_ABI 2
+#define AX_DRIVER_ABI 3
 
 typedef enum ax_status {
   AX_OK = 0,
@@ -96,6 +96,7 @@ typedef struct ax_device_properties {
   uint8_t has_subgroup_2d_block_io;
   uint8_t host_accessible; /* device memory can be read and written by the host at the same address */
   uint8_t is_integrated;
+  uint8_t compiles_opencl_c; /* module_create takes AX_MODULE_OPENCL_C */
 } ax_device_properties;
 
 typedef struct ax_arg {

@@ -15,9 +15,11 @@ from typing import Any
 
 import torch
 
+from anyxpu import ocloc
 from anyxpu.cache import cache_dir, digest, load, store, write_file
 from anyxpu.errors import CacheError, KernelError
 from anyxpu.shim import lib
+from anyxpu.triton.native import spirv
 
 # The structures that the kernels take are laid out by these; shim/device_kernels.h has the same two numbers.
 _SHAPE_OPTIONS = ("-DMAX_DIMS=24", "-DELEMENTS_PER_ITEM=4")
@@ -144,9 +146,8 @@ def options(device: int, family: str, source: str, destination: str) -> str:
 def _module(device: int, name: str, text: bytes, build: str) -> Any:
     """Load a module from the disk cache, or compile it and put it there."""
     properties = lib().properties(device)
-    key = digest(
-        text, build, lib().driver_name(), lib().driver_description(), properties.name, properties.driver_version
-    )
+    maker = lib().driver_description() if properties.compiles_opencl_c else ocloc.version()
+    key = digest(text, build, lib().driver_name(), maker, properties.name, properties.driver_version)
     path = cache_dir("kernels", "ops") / f"{key[:32]}.bin"
     native = load(path)
     if native is not None:
@@ -161,7 +162,11 @@ def _module(device: int, name: str, text: bytes, build: str) -> Any:
 def _compile(device: int, name: str, text: bytes, build: str, path: Path) -> Any:
     global _compiled
     try:
-        module = lib().load_module(device, "opencl_c", text, build)
+        if lib().properties(device).compiles_opencl_c:
+            module = lib().load_module(device, "opencl_c", text, build)
+        else:
+            target = lib().properties(device).target
+            module = lib().load_module(device, "spirv", spirv(text.decode(), target, build))
     except RuntimeError as error:
         left = path.with_suffix(".cl")
         write_file(left, b"// options: " + build.encode() + b"\n" + text)

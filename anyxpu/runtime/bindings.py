@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from anyxpu import simulate
 from anyxpu.runtime import memory
 from anyxpu.runtime.graphs import GRAPH_BINDINGS
 from anyxpu.runtime.streams import XpuEventBase, XpuStreamBase
@@ -17,6 +19,12 @@ def _xpu_init() -> None:
     """Start the driver and fill in what torch.xpu only has from then on."""
     shim = lib()
     shim.start()
+    if device := simulate.active():
+        warnings.warn(
+            f"anyxpu: xpu is a simulated {device} ({shim.properties(0).name}): Intel's driver takes every kernel and "
+            "executes none, so what kernels would compute is unspecified and times mean nothing",
+            stacklevel=3,
+        )
     torch.xpu.default_generators = tuple(shim.default_generator(i) for i in range(shim.device_count()))
     torch.xpu.__dict__["_get_device_properties"] = shim.properties
 

@@ -60,6 +60,7 @@ void bind_properties(py::module_& m) {
   FLAG(has_subgroup_matrix_multiply_accumulate_tensor_float32);
   FLAG(has_subgroup_2d_block_io);
   FLAG(host_accessible);
+  FLAG(compiles_opencl_c);
 #undef TEXT
 #undef NUMBER
 #undef FLAG

@@ -120,7 +120,8 @@ class IntelBackend(BaseBackend):
 
     def hash(self) -> str:
         kind = device_kind(self.target)
-        maker = identity.host() if kind == "cpu" else ocloc.version()
+        # Whoever makes the native code: the CPU's driver, the GPU's (its version is in _device_version), or ocloc.
+        maker = identity.host() if kind == "cpu" else "driver" if self._driver_compiles() else ocloc.version()
         return f"anyxpu-{'-'.join((identity.compiler(), maker, kind, _device_version(self.target)))}"
 
     def parse_options(self, opts: dict[str, Any]) -> Options:
@@ -141,6 +142,8 @@ class IntelBackend(BaseBackend):
         stages["cl"] = lambda src, metadata: self.make_cl(src, metadata, options)
         if device_kind(self.target) == "cpu":
             stages[BINARY_EXT] = lambda src, metadata: self.make_cpu_code(src, metadata, options)
+        elif self._driver_compiles():
+            stages[BINARY_EXT] = lambda src, metadata: self.make_driver_code(src, metadata, options)
         else:
             stages["spv"] = lambda src, metadata: self.make_spirv(src, metadata)
             stages[BINARY_EXT] = lambda src, metadata: self.make_gpu_code(src, metadata, options)
@@ -231,6 +234,25 @@ class IntelBackend(BaseBackend):
             path = _keep(metadata, "cl", source)
             raise KernelError(metadata["name"], path, f"the device's compiler refused it: {error}") from error
 
+    def make_driver_code(self, source: str, metadata: dict[str, Any], options: Options) -> bytes:
+        """OpenCL C to native code, in this process, by the driver of the GPU that is here."""
+        from anyxpu.triton import count_compilation
+        from anyxpu.triton.driver import native_code
+
+        name, work_items = metadata["name"], options.num_warps * metadata["warp_size"]
+
+        def compile(flags: str) -> bytes:
+            return native_code(source, f"{lower.INTEL_GPU.options} {flags}".rstrip(), name, work_items)
+
+        count_compilation(name)
+        try:
+            made = native.choose(compile, lower.c_name(name), options.grf_mode, options.num_warps)
+        except RuntimeError as error:
+            path = _keep(metadata, "cl", source)
+            raise KernelError(name, path, f"the GPU's driver refused it: {error}") from error
+        metadata.update(n_spills=made.spills, n_regs=made.registers, build_flags=made.flags)
+        return made.code
+
     def make_spirv(self, source: str, metadata: dict[str, Any]) -> bytes:
         """OpenCL C to SPIR-V, by Intel's offline compiler."""
         from anyxpu.triton import count_compilation
@@ -238,33 +260,54 @@ class IntelBackend(BaseBackend):
         kind = device_kind(self.target)
         count_compilation(metadata["name"])
         try:
-            # SPIR-V is of no one device; a GPU that ocloc has no name for takes what is made for any.
-            return ocloc.spirv(source, kind if kind in ocloc.TARGETS else ocloc.TARGETS[0], lower.INTEL_GPU.options)
+            if self._is_named():
+                return ocloc.spirv(source, kind, lower.INTEL_GPU.options)
+            return native.spirv(source, kind, lower.INTEL_GPU.options)
         except ocloc.OclocError as error:
             raise KernelError(metadata["name"], _keep(metadata, "cl", source), str(error)) from error
 
     def make_gpu_code(self, module: bytes, metadata: dict[str, Any], options: Options) -> bytes:
-        """Native code where it was asked for or the target is another machine's; else the SPIR-V as it is."""
-        metadata.update(n_spills=0, n_regs=0, build_flags=native.GRF_OPTIONS[options.grf_mode])
-        if not self._wants_native(options):
-            return module
-        kind = device_kind(self.target)
-        if kind not in ocloc.TARGETS:
-            known = ", ".join(ocloc.TARGETS)
-            raise KernelError(
-                metadata["name"], "", f"there is no native code for the device {kind!r}; known are {known}"
-            )
+        """Native code of SPIR-V: by ocloc where that was asked for or the target is another machine's, else by the
+        driver of the GPU that is here.
+        """
+        name, kind = metadata["name"], device_kind(self.target)
+        if self._wants_ocloc(options):
+            if kind not in ocloc.TARGETS:
+                known = ", ".join(ocloc.TARGETS)
+                raise KernelError(name, "", f"there is no native code for the device {kind!r}; known are {known}")
+
+            def compile(flags: str) -> bytes:
+                return ocloc.zebin(module, kind, flags)
+        else:
+            from anyxpu.triton.driver import finish
+
+            work_items = options.num_warps * metadata["warp_size"]
+
+            def compile(flags: str) -> bytes:
+                return finish(module, flags, name, work_items)
+
         try:
-            made = native.build(module, lower.c_name(metadata["name"]), kind, options.grf_mode, options.num_warps)
-        except ocloc.OclocError as error:
-            raise KernelError(metadata["name"], "", str(error)) from error
+            made = native.choose(compile, lower.c_name(name), options.grf_mode, options.num_warps)
+        except RuntimeError as error:
+            raise KernelError(name, "", str(error)) from error
         metadata.update(n_spills=made.spills, n_regs=made.registers, build_flags=made.flags)
         return made.code
 
-    def _wants_native(self, options: Options) -> bool:
-        arch = self.target.arch
-        named = isinstance(arch, dict) and "device" in arch  # compiled for a device that need not be here
-        return named or options.generate_native_code or os.environ.get("TRITON_XPU_GEN_NATIVE_CODE") == "1"
+    def _is_named(self) -> bool:
+        """Is the target named, and so need not be here?"""
+        return isinstance(self.target.arch, dict) and "device" in self.target.arch
+
+    def _driver_compiles(self) -> bool:
+        """Does the driver of the target, which is here, take OpenCL C?"""
+        return (
+            isinstance(self.target.arch, dict)
+            and not self._is_named()
+            and self.target.arch.get("compiles_opencl_c", False)
+        )
+
+    def _wants_ocloc(self, options: Options) -> bool:
+        asked = options.generate_native_code or os.environ.get("TRITON_XPU_GEN_NATIVE_CODE") == "1"
+        return self._is_named() or asked
 
 
 def _all_inline(mod: Any) -> Any:

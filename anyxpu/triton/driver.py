@@ -36,9 +36,18 @@ def native_code(source: str, options: str, name: str, work_items: int) -> bytes:
         triton.runtime.errors.OutOfResources: the kernel needs so much memory for each work-item that the device
             does not take work-groups of that size. Inductor then leaves this configuration out.
     """
+    return _native("opencl_c", source.encode(), options, name, work_items)
+
+
+def finish(module: bytes, options: str, name: str, work_items: int) -> bytes:
+    """Have the current device's driver make its own code of SPIR-V; as :func:`native_code` otherwise."""
+    return _native("spirv", module, options, name, work_items)
+
+
+def _native(format: str, code: bytes, options: str, name: str, work_items: int) -> bytes:
     from triton.runtime.errors import OutOfResources
 
-    module = _lib().load_module(_current_device(), "opencl_c", source.encode(), options)
+    module = _lib().load_module(_current_device(), format, code, options)
     info = module.kernel(c_name(name)).info()
     if info["max_work_group_size"] < work_items:
         what = f"work-items a work-group at {info['private_mem_size']} bytes of private memory"

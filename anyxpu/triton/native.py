@@ -1,8 +1,13 @@
-"""From OpenCL C to what a GPU's driver is given: SPIR-V, or native code with the number of registers that serves it."""
+"""From OpenCL C to native code of a GPU, with the number of registers that serves a kernel.
+
+Who makes it, in this order: the GPU's own driver, where it is here and takes OpenCL C (Intel's OpenCL driver does, in
+this process); ocloc, whose SPIR-V the driver finishes where the GPU is here; else there is one error that names both.
+"""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -55,37 +60,66 @@ def registers_of(flags: str) -> int:
 
 
 def build(module: bytes, kernel: str, device: str, mode: str, warps: int) -> Native:
-    """SPIR-V to native code.
-
-    In the mode ``default`` a kernel that spills more than :data:`SPILL_LIMIT`, or whose code is not there, is compiled
-    again with 256 registers, and the better of the two is kept.
+    """SPIR-V to native code for ``device`` by ocloc; see :func:`choose`.
 
     Raises:
         OclocError: ocloc is missing, failed, or took too long.
         DegenerateBinary: it made no code, also with more registers.
     """
+    return choose(lambda flags: ocloc.zebin(module, device, flags), kernel, mode, warps)
+
+
+def choose(compile: Callable[[str], bytes], kernel: str, mode: str, warps: int) -> Native:
+    """Native code with the registers that a GRF mode asks for.
+
+    In the mode ``default`` a kernel that spills more than :data:`SPILL_LIMIT`, or whose code is not there, is compiled
+    again with 256 registers, and the better of the two is kept.
+
+    Args:
+        compile: from build options to an ELF file; what it raises passes through.
+
+    Raises:
+        DegenerateBinary: there is no code, also with more registers.
+    """
     check_mode(mode)
     try:
-        first = _build(module, kernel, device, mode)
+        first = _compiled(compile, kernel, mode)
     except ocloc.DegenerateBinary:
         if mode != "default" or warps > _THREADS_AT_256:
             raise
-        return _build(module, kernel, device, "256")
+        return _compiled(compile, kernel, "256")
     if mode != "default" or first.spills <= SPILL_LIMIT or warps > _THREADS_AT_256:
         return first
-    second = _build(module, kernel, device, "256")
+    second = _compiled(compile, kernel, "256")
     return second if second.spills < first.spills else first
 
 
-def _build(module: bytes, kernel: str, device: str, mode: str) -> Native:
+def _compiled(compile: Callable[[str], bytes], kernel: str, mode: str) -> Native:
     flags = GRF_OPTIONS[mode]
-    code = ocloc.zebin(module, device, flags)
+    code = compile(flags)
     info = ocloc.inspect(code, kernel)
     if info is None:
         warnings.warn(
             f"anyxpu: the native code of {kernel} has no .ze_info: its registers and spills are not known", stacklevel=2
         )
     return Native(code, info, flags)
+
+
+def spirv(source: str, target: str, options: str) -> bytes:
+    """OpenCL C to SPIR-V by ocloc, for the GPU that is here and whose driver does not take OpenCL C.
+
+    Args:
+        target: the device's short name; SPIR-V is of no one device, so one that ocloc does not know serves too.
+
+    Raises:
+        OclocError: ocloc is missing (with both ways out), refused the source, or took too long.
+    """
+    if ocloc.find() is None:
+        raise ocloc.OclocError(
+            "nothing here compiles OpenCL C for this GPU: neither Intel's OpenCL driver for it (apt-get install "
+            "intel-opencl-icd) nor ocloc (anyxpu get-ocloc) is installed; one of them is enough"
+        )
+    return ocloc.spirv(source, target if target in ocloc.TARGETS else ocloc.TARGETS[0], options)
 
 
 def check_mode(mode: str) -> None:

@@ -202,6 +202,7 @@ ax_status device_properties(int device, ax_device_properties* out) {
   out->sub_group_sizes[1] = 32;
   out->has_fp16 = out->has_fp64 = out->has_atomic64 = 1;
   out->host_accessible = 1;
+  out->compiles_opencl_c = 1;
   return AX_OK;
 }
 

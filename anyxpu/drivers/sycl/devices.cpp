@@ -12,7 +12,7 @@
 #include <thread>
 #include <unordered_map>
 
-#include "common.h"
+#include "gpu_compiler.h"
 
 namespace anyxpu::sycl_driver {
 namespace {
@@ -127,43 +127,57 @@ auto ask(const sycl::device& device, sycl::aspect aspect,
   return device.has(aspect) ? device.get_info<Query>() : otherwise;
 }
 
+// What a GPU can do that Level Zero does not tell: on a g++ build SYCL knows no OpenCL extension of such a device.
+enum Feature : uint32_t { kBFloat16 = 1, kMatrix = 2, kMatrixTf32 = 4, kBlockIo = 8 };
+constexpr uint32_t kXeHpg = kBFloat16 | kMatrix, kXe2 = kXeHpg | kMatrixTf32 | kBlockIo;
+
 struct Target {
   experimental::architecture architecture;
   const char* name;
+  uint32_t features;
 };
 
-// The names the offline compiler gives to the architectures it generates for.
+// The names that the offline compiler gives to the architectures it generates for, and what those can do; a test asks
+// Intel's OpenCL driver the same.
 constexpr std::array<Target, 15> kTargets{{
-    {experimental::architecture::intel_gpu_acm_g10, "dg2"},
-    {experimental::architecture::intel_gpu_acm_g11, "dg2"},
-    {experimental::architecture::intel_gpu_acm_g12, "dg2"},
-    {experimental::architecture::intel_gpu_pvc, "pvc"},
-    {experimental::architecture::intel_gpu_pvc_vg, "pvc"},
-    {experimental::architecture::intel_gpu_mtl_u, "mtl"},
-    {experimental::architecture::intel_gpu_mtl_h, "mtl"},
-    {experimental::architecture::intel_gpu_arl_h, "arl-h"},
-    {experimental::architecture::intel_gpu_bmg_g21, "bmg"},
-    {experimental::architecture::intel_gpu_bmg_g31, "bmg"},
-    {experimental::architecture::intel_gpu_lnl_m, "lnl"},
-    {experimental::architecture::intel_gpu_ptl_h, "ptl"},
-    {experimental::architecture::intel_gpu_ptl_u, "ptl"},
-    {experimental::architecture::intel_gpu_tgllp, "tgllp"},
-    {experimental::architecture::intel_gpu_cri, "cri"},
+    {experimental::architecture::intel_gpu_acm_g10, "dg2", kXeHpg},
+    {experimental::architecture::intel_gpu_acm_g11, "dg2", kXeHpg},
+    {experimental::architecture::intel_gpu_acm_g12, "dg2", kXeHpg},
+    {experimental::architecture::intel_gpu_pvc, "pvc", kXe2},
+    {experimental::architecture::intel_gpu_pvc_vg, "pvc", kXe2},
+    {experimental::architecture::intel_gpu_mtl_u, "mtl", kBFloat16},
+    {experimental::architecture::intel_gpu_mtl_h, "mtl", kBFloat16},
+    {experimental::architecture::intel_gpu_arl_h, "arl-h", kXeHpg},
+    {experimental::architecture::intel_gpu_bmg_g21, "bmg", kXe2},
+    {experimental::architecture::intel_gpu_bmg_g31, "bmg", kXe2},
+    {experimental::architecture::intel_gpu_lnl_m, "lnl", kXe2},
+    {experimental::architecture::intel_gpu_ptl_h, "ptl", kXe2},
+    {experimental::architecture::intel_gpu_ptl_u, "ptl", kXe2},
+    {experimental::architecture::intel_gpu_tgllp, "tgllp", 0},
+    {experimental::architecture::intel_gpu_cri, "cri", kXe2},
 }};
 
 struct Extension {
-  const char* name;
+  Feature feature;
+  const char* name;  // an OpenCL extension
   uint8_t ax_device_properties::* field;
 };
 
-constexpr std::array<Extension, 5> kExtensions{{
-    {"cl_khr_fp16", &ax_device_properties::has_fp16},
-    {"cl_intel_bfloat16_conversions", &ax_device_properties::has_bfloat16_conversions},
-    {"cl_intel_subgroup_matrix_multiply_accumulate", &ax_device_properties::has_subgroup_matrix_multiply_accumulate},
-    {"cl_intel_subgroup_matrix_multiply_accumulate_tensor_float32",
+constexpr std::array<Extension, 4> kExtensions{{
+    {kBFloat16, "cl_intel_bfloat16_conversions", &ax_device_properties::has_bfloat16_conversions},
+    {kMatrix, "cl_intel_subgroup_matrix_multiply_accumulate",
+     &ax_device_properties::has_subgroup_matrix_multiply_accumulate},
+    {kMatrixTf32, "cl_intel_subgroup_matrix_multiply_accumulate_tf32",
      &ax_device_properties::has_subgroup_matrix_multiply_accumulate_tensor_float32},
-    {"cl_intel_subgroup_2d_block_io", &ax_device_properties::has_subgroup_2d_block_io},
+    {kBlockIo, "cl_intel_subgroup_2d_block_io", &ax_device_properties::has_subgroup_2d_block_io},
 }};
+
+const Target* target_of(const sycl::device& device) {
+  const auto architecture = device.get_info<experimental::info::device::architecture>();
+  const auto found = std::find_if(kTargets.begin(), kTargets.end(),
+                                  [&](const Target& target) { return target.architecture == architecture; });
+  return found == kTargets.end() ? nullptr : &*found;
+}
 
 void fill_identity(const Device& d, ax_device_properties& p) {
   const sycl::device& device = d.device;
@@ -182,12 +196,9 @@ void fill_identity(const Device& d, ax_device_properties& p) {
   }
   // Two halves of one CPU are two devices, and so need two names.
   p.uuid[15] = static_cast<uint8_t>(p.uuid[15] ^ (d.split > 1 ? d.ordinal : 0));
-  const auto architecture = device.get_info<experimental::info::device::architecture>();
-  p.architecture = static_cast<uint64_t>(architecture);
+  p.architecture = static_cast<uint64_t>(device.get_info<experimental::info::device::architecture>());
   if (device.is_cpu()) put(p.target, "cpu");
-  for (const Target& target : kTargets) {
-    if (target.architecture == architecture) put(p.target, target.name);
-  }
+  if (const Target* target = target_of(device)) put(p.target, target->name);
 }
 
 void fill_sizes(const Device& d, ax_device_properties& p) {
@@ -232,9 +243,15 @@ void fill_engines(const Device& d, ax_device_properties& p) {
 
 void fill_features(const Device& d, ax_device_properties& p) {
   const sycl::device& device = d.device;
-  for (const Extension& extension : kExtensions)
-    p.*extension.field = device.ext_oneapi_supports_cl_extension(extension.name);
-  p.has_fp16 = p.has_fp16 || device.has(sycl::aspect::fp16);
+  p.compiles_opencl_c = device.is_cpu() || compiles_opencl_c(d);
+  const Target* target = target_of(device);
+  for (const Extension& extension : kExtensions) {
+    if (device.is_cpu()) continue;
+    // A GPU newer than the table is asked by way of its OpenCL driver.
+    p.*extension.field =
+        target != nullptr ? (target->features & extension.feature) != 0 : supports_extension(d, extension.name);
+  }
+  p.has_fp16 = device.has(sycl::aspect::fp16);
   p.has_fp64 = device.has(sycl::aspect::fp64);
   p.has_atomic64 = device.has(sycl::aspect::atomic64);
   p.host_accessible = device.is_cpu();

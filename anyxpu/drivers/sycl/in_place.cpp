@@ -7,21 +7,13 @@
 #include <string>
 #include <string_view>
 
-#include "common.h"
+#include "opencl_program.h"
 
 namespace anyxpu::sycl_driver {
 namespace {
 
 // CL_QUEUE_THREAD_LOCAL_EXEC_ENABLE_INTEL; the headers do not name it.
 constexpr cl_queue_properties kThreadLocal = cl_queue_properties{1} << 31;
-
-bool has_extension(cl_device_id device, std::string_view name) {
-  size_t size = 0;
-  clGetDeviceInfo(device, CL_DEVICE_EXTENSIONS, 0, nullptr, &size);
-  std::string names(size, '\0');
-  clGetDeviceInfo(device, CL_DEVICE_EXTENSIONS, size, names.data(), nullptr);
-  return (" " + names + " ").find(" " + std::string(name)) != std::string::npos;
-}
 
 cl_platform_id platform_of(cl_device_id device) {
   cl_platform_id platform = nullptr;

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <sycl/ext/oneapi/backend/level_zero.hpp>
 
+#include "gpu_compiler.h"
 #include "modules.h"
 
 namespace anyxpu::sycl_driver {
@@ -21,6 +22,7 @@ constexpr ze_result kSuccess = 0;
 constexpr uint32_t kModuleDescType = 0x1b;        // ZE_STRUCTURE_TYPE_MODULE_DESC
 constexpr uint32_t kKernelDescType = 0x1d;        // ZE_STRUCTURE_TYPE_KERNEL_DESC
 constexpr uint32_t kKernelPropertiesType = 0x1e;  // ZE_STRUCTURE_TYPE_KERNEL_PROPERTIES
+constexpr uint32_t kMaxGroupSizeType = 0x10013;   // ZE_STRUCTURE_TYPE_KERNEL_MAX_GROUP_SIZE_EXT_PROPERTIES
 constexpr uint32_t kFormatSpirv = 0, kFormatNative = 1;
 
 struct ModuleDesc {
@@ -54,6 +56,13 @@ struct KernelProperties {
   uint32_t spill_mem_size = 0;
   uint8_t kernel_uuid[16] = {};
   uint8_t module_uuid[16] = {};
+};
+
+// What a work-group may hold of this kernel: less than the device's limit where each work-item takes many registers.
+struct MaxGroupSize {
+  uint32_t type = kMaxGroupSizeType;
+  void* next = nullptr;
+  uint32_t items = 0;
 };
 
 struct LevelZero {
@@ -155,7 +164,9 @@ class LevelZeroModule final : public ax_module {
     if (result != kSuccess) {
       throw Failure(AX_INVALID, "the module has no kernel " + name + " (" + hex(result) + "); it has: " + names());
     }
+    MaxGroupSize limit;
     KernelProperties properties;
+    properties.next = &limit;
     const ze_result answer = ze.kernel_properties(handle, &properties);
     if (answer != kSuccess) {
       ze.kernel_destroy(handle);
@@ -164,8 +175,9 @@ class LevelZeroModule final : public ax_module {
     auto made = wrap(handle, name);
     made->arg_count = properties.num_kernel_args;
     std::copy_n(properties.required_group_size, 3, made->required_local);
+    const auto most = static_cast<uint32_t>(device.device.get_info<sycl::info::device::max_work_group_size>());
     made->info = {
-        static_cast<uint32_t>(device.device.get_info<sycl::info::device::max_work_group_size>()),
+        limit.items != 0 ? std::min(limit.items, most) : most,
         properties.required_sub_group_size ? properties.required_sub_group_size : properties.max_sub_group_size,
         properties.local_mem_size, properties.private_mem_size, properties.spill_mem_size};
     return made;
@@ -218,8 +230,8 @@ class LevelZeroModule final : public ax_module {
 
 std::unique_ptr<ax_module> make_level_zero_module(Device& device, const Code& code) {
   if (code.format == AX_MODULE_OPENCL_C) {
-    throw Failure(AX_UNSUPPORTED,
-                  "Level Zero does not compile OpenCL C. Compile it offline (ocloc) and hand over SPIR-V or the zebin");
+    const std::vector<uint8_t> native = compile_opencl_c(device, code);
+    return std::make_unique<LevelZeroModule>(device, Code{AX_MODULE_NATIVE, native.data(), native.size(), ""});
   }
   return std::make_unique<LevelZeroModule>(device, code);
 }

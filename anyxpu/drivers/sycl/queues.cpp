@@ -76,29 +76,18 @@ bool done_at_once(const sycl::queue& queue) {
   return queue.get_backend() == sycl::backend::opencl && queue.ext_oneapi_empty() && queue.get_device().is_cpu();
 }
 
-template <typename T>
-void fill_with(sycl::queue& queue, void* dst, const void* pattern, uint64_t count) {
-  T value;
-  std::memcpy(&value, pattern, sizeof(T));
-  experimental::fill(queue, static_cast<T*>(dst), value, count);
-}
+constexpr std::array<uint32_t, 5> kPatternBytes{1, 2, 4, 8, 16};
 
-struct Wide {
-  uint64_t words[2];
+// handler::fill would launch a kernel on Level Zero that only Intel's compiler builds into a program. What it calls for
+// every other backend hands the pattern to the driver, whose fill takes any of these sizes on Level Zero too; it is a
+// private member, and an explicit instantiation may name one.
+using FillMember = void (sycl::handler::*)(void*, const void*, size_t, size_t);
+FillMember fill_member();
+template <FillMember member>
+struct NameFill {
+  friend FillMember fill_member() { return member; }
 };
-
-struct Filler {
-  uint32_t bytes;
-  void (*fill)(sycl::queue&, void*, const void*, uint64_t);
-};
-
-constexpr std::array<Filler, 5> kFillers{{
-    {1, nullptr},  // always uniform
-    {2, fill_with<uint16_t>},
-    {4, fill_with<uint32_t>},
-    {8, fill_with<uint64_t>},
-    {16, fill_with<Wide>},
-}};
+template struct NameFill<&sycl::handler::fill_impl>;
 
 uint64_t end_time(const ax_event& event) {
   return event.event.get_profiling_info<sycl::info::event_profiling::command_end>();
@@ -201,9 +190,7 @@ ax_status fill(ax_queue* queue, void* dst, const void* pattern, uint32_t pattern
   return guarded(AX_LAUNCH_FAILED, [&] {
     if (count == 0) return;
     require(dst != nullptr && pattern != nullptr, "a fill of a null address was asked for");
-    const auto filler =
-        std::find_if(kFillers.begin(), kFillers.end(), [&](const Filler& f) { return f.bytes == pattern_bytes; });
-    if (filler == kFillers.end())
+    if (std::find(kPatternBytes.begin(), kPatternBytes.end(), pattern_bytes) == kPatternBytes.end())
       throw Failure(AX_INVALID, "a fill pattern has 1, 2, 4, 8 or 16 bytes, not " + std::to_string(pattern_bytes));
     on_queue(queue, [&](sycl::queue& q) {
       // Four times as fast as a wider fill on the CPU, and zero is what is asked for most.
@@ -214,7 +201,8 @@ ax_status fill(ax_queue* queue, void* dst, const void* pattern, uint32_t pattern
         return;
       }
       if (uniform) return experimental::memset(q, dst, bytes[0], count * pattern_bytes);
-      filler->fill(q, dst, pattern, count);
+      experimental::submit(
+          q, [&](sycl::handler& handler) { (handler.*fill_member())(dst, pattern, pattern_bytes, count); });
     });
   });
 }
@@ -235,7 +223,7 @@ ax_status event_destroy(ax_event* event) {
 ax_status event_record(ax_event* event, ax_queue* queue) {
   return guarded(AX_LAUNCH_FAILED, [&] {
     on_queue(queue, [&](sycl::queue& q) {
-      sycl::event marker = q.ext_oneapi_submit_barrier();
+      sycl::event marker = event->timing ? experimental::submit_profiling_tag(q) : q.ext_oneapi_submit_barrier();
       ErrorsPointer errors = errors_of(queue);
       std::lock_guard lock(event->mutex);
       event->event = std::move(marker);
@@ -289,7 +277,7 @@ ax_status event_synchronize(ax_event* event) {
 }
 
 ax_status event_elapsed(ax_event* start, ax_event* end, double* milliseconds) {
-  return guarded(AX_INVALID, [&] {
+  return guarded(AX_LAUNCH_FAILED, [&] {
     require(start->timing && end->timing, "both events must have been created with timing");
     require(start->recorded && end->recorded, "both events must have been recorded");
     if (!complete(start->event) || !complete(end->event))
