@@ -81,21 +81,9 @@ def _compile_workers(module: ModuleType) -> None:
 
 
 def _graph_cache(module: ModuleType) -> None:
-    """Make Inductor's cache of graphs, which holds their kernels' binaries, depend on what made them.
+    from anyxpu.inductor import caches
 
-    In-tree it depends on what CUDA answers, and on nothing where there is no CUDA.
-    """
-    from anyxpu.cache import digest
-    from anyxpu.triton import identity
-
-    original = module.CacheBase.get_system
-
-    def get_system() -> dict[str, object]:
-        system = dict(original())
-        system["hash"] = digest(str(system["hash"]), identity.graphs(), identity.host())
-        return system
-
-    module.CacheBase.get_system = staticmethod(get_system)
+    caches.depend_on_devices(module)
 
 
 def _fake_tensors(module: ModuleType) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from triton._C.libtriton import ir, passes
 from triton.backends.compiler import BaseBackend, GPUTarget
 
-from anyxpu import ocloc
+from anyxpu import ocloc, simulate
 from anyxpu.cache import cache_dir, digest, write_file
 from anyxpu.errors import CacheError, KernelError, UnsupportedOperation
 from anyxpu.triton import identity, lower, matrix, native
@@ -97,10 +97,12 @@ def device_kind(target: GPUTarget) -> str:
 
 
 def _device_version(target: GPUTarget) -> str:
-    """What of the target changes the native code's bits."""
+    """What of the target changes the native code's bits, or what is chosen by running it."""
     keys = ("name", "platform_name", "driver_version", "version", "architecture")
     arch = target.arch if isinstance(target.arch, dict) else {}
-    return "-".join(str(arch.get(k, "")) for k in keys)
+    # Where kernels do not execute they are not timed, so that a real device has to choose anew.
+    simulated = ["simulated"] if simulate.active() else []
+    return "-".join([str(arch.get(k, "")) for k in keys] + simulated)
 
 
 class IntelBackend(BaseBackend):

@@ -7,7 +7,7 @@ import importlib.metadata
 from functools import cache
 from pathlib import Path
 
-from anyxpu import __version__
+from anyxpu import __version__, simulate
 from anyxpu.cache import digest
 
 # The packages whose versions decide what native code a device's compiler makes.
@@ -45,3 +45,27 @@ def host() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         parts += sorted({line for line in lines if line.startswith(("model name", "flags"))})
     return digest(*parts)[:16]
+
+
+def devices() -> str:
+    """A digest of all that a compiled graph may hold of this process's devices; starts the driver.
+
+    Generated code holds a device's whole capability dictionary. What a simulated device chose is no choice for a real
+    one, though both may tell the same of themselves.
+    """
+    import torch
+
+    # The child of a fork cannot ask, and can compile for the CPU all the same.
+    if torch.xpu._is_in_bad_fork() or not torch.xpu.is_available():
+        return ""
+    return _digest_of(torch.xpu.device_count())
+
+
+@cache
+def _digest_of(count: int) -> str:
+    import torch
+
+    seen = [repr(sorted(torch.xpu.get_device_capability(index).items())) for index in range(count)]
+    # One device shown several times is one device.
+    parts = dict.fromkeys(seen) if len(set(seen)) == 1 else seen
+    return digest(simulate.active() or "", *parts)[:16]

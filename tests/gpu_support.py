@@ -1,0 +1,82 @@
+"""What the tests on simulated GPUs share: a program run on one, and what Intel's driver said of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from anyxpu.simulate import DEVICES, Simulation, driver
+from anyxpu.simulate.run import prepare
+
+needs_driver = pytest.mark.skipif(not driver.is_installed(), reason="needs Intel's GPU driver: anyxpu get-driver")
+
+# The everyday slice: one device with sub-groups of 8 for products and no FP64, one with 2-D block loads.
+EVERYDAY = ("bmg", "dg2")
+ALL = [pytest.param(name, marks=() if name in EVERYDAY else pytest.mark.full) for name in DEVICES]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A program that ran: what it printed, and what the driver said in every process of it."""
+
+    stdout: str
+    stderr: str
+    records: list[dict]
+
+    def last(self) -> dict:
+        """Its last line, as JSON."""
+        return dict(json.loads(self.stdout.splitlines()[-1]))
+
+    def refused(self) -> dict[str, int]:
+        """How often the driver refused what, over all processes; empty where it refused nothing."""
+        return self._sums("_refused")
+
+    def accepted(self, kind: str) -> int:
+        """How often it took one of ``alloc``, ``build``, ``kernel``, ``launch``, ``synchronize``."""
+        return sum(int(record.get(kind, 0)) for record in self.records)
+
+    def _sums(self, ending: str) -> dict[str, int]:
+        kinds = {key for record in self.records for key in record if key.endswith(ending)}
+        sums = {kind: sum(int(record.get(kind, 0)) for record in self.records) for kind in kinds}
+        return {kind: count for kind, count in sums.items() if count}
+
+
+def run_on(device: str, source: str, folder: Path, *arguments: str, timeout: float = 600, **variables: str) -> Outcome:
+    """Run Python source on a simulated device; ``cpu`` runs it on the CPU device. Fails the test where it fails."""
+    program = folder / "program.py"
+    program.write_text(textwrap.dedent(source))
+    log = folder / f"{device}.jsonl"
+    log.unlink(missing_ok=True)
+    command, environment = _on(device, log)(["python", str(program), *arguments])
+    done = subprocess.run(
+        command,
+        env={**environment, **variables},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    assert done.returncode == 0, f"status {done.returncode} on {device}\n{done.stdout[-6000:]}\n{done.stderr[-6000:]}"
+    records = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    return Outcome(done.stdout, done.stderr, records)
+
+
+def _on(device: str, log: Path) -> Callable[[list[str]], tuple[list[str], dict[str, str]]]:
+    import sys
+
+    if device == "cpu":
+        return lambda command: ([sys.executable, *command[1:]], dict(os.environ))
+
+    def simulated(command: list[str]) -> tuple[list[str], dict[str, str]]:
+        words, environment = prepare(Simulation(device, log=log), command)
+        return words, dict(environment)
+
+    return simulated
