@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from anyxpu import demo
-from anyxpu.demo import compare
+from anyxpu.demo import compare, simulated
+from tests.gpu_support import needs_driver
 
 
 def needs(package: str) -> None:
@@ -109,3 +110,64 @@ def test_a_training_row_end_to_end(tmp_path, run_python):
     assert only["triton_kernels"] > 10
     assert only["host_operators"] == 0
     assert set(only["times"]) == {"xpu compiled", "cpu inductor", "cpu eager"}
+
+
+def simulated_row(**changes):
+    good = {"model": "m", "mode": "training", "dtype": "float16", "compared": 3, "differences": [], "refused": {}}
+    return {**good, "kernels": 9, "launches": 40, "host_operators": 0, "host_operator_names": {}, **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"refused": {"build": 2, "launch": 1}}, "refused 2 x build, 1 x launch"),
+        ({"host_operators": 1, "host_operator_names": {"aten::erf": 1}}, "aten::erf x1"),
+        ({"differences": ["result 0 on xpu:0 is (1,), not (2,)"]}, "result 0"),
+        ({"failed": "KernelError: no (status 1)"}, "KernelError: no"),
+        ({"launches": 0}, "nothing to launch"),
+    ],
+)
+def test_a_wrong_simulated_row_is_named(changes, words):
+    (sentence,) = simulated.wrong(simulated_row(**changes))
+    assert "m training float16" in sentence and words in sentence
+    assert simulated.wrong(simulated_row()) == []
+
+
+def test_what_the_driver_refused_misses_the_goal():
+    def met(*rows):
+        return {goal.name: goal.met for goal in simulated.goals(list(rows))}
+
+    good, refused, failed = simulated_row(), simulated_row(refused={"build": 1}), {**simulated_row(), "failed": "x"}
+    assert all(met(good).values())
+    assert not met(good, refused)["part of the kernels that the driver accepted"]
+    assert not met(good, failed)["rows that ran"]
+
+
+def test_results_of_another_shape_dtype_device_or_number_differ(xpu):
+    made = [torch.empty(2, 3, device=xpu), torch.empty(4, dtype=torch.float16, device=xpu)]
+    expected = [torch.empty(2, 3, device="meta"), torch.empty(4, dtype=torch.float16, device="meta")]
+    assert list(simulated.differences(made, expected)) == []
+    (shape,) = simulated.differences(made, [expected[0], expected[1][:3]])
+    assert "result 1" in shape and "(3,)" in shape
+    assert len(list(simulated.differences(made, [e.double() for e in expected]))) == 2
+    assert len(list(simulated.differences([m.cpu() for m in made], expected))) == 2
+    assert "1 tensors" in next(iter(simulated.differences(made[:1], expected)))
+
+
+@needs_driver
+@pytest.mark.slow
+@pytest.mark.full
+def test_a_simulated_row_end_to_end(run_python, tmp_path):
+    needs("timm")
+    source = """
+    import json
+    from anyxpu.demo import Settings, simulated
+    print(json.dumps(simulated.run(Settings(models=["resnet18"]), "bmg").as_dict()))
+    """
+    result = json.loads(run_python(source, timeout=1800).stdout.splitlines()[-1])
+    assert result["wrong"] == [] and all(goal["met"] for goal in result["goals"])
+    assert [row["dtype"] for row in result["rows"]] == list(simulated.DTYPES)
+    assert all("times" not in row and row["triton_kernels"] > 10 and row["launches"] for row in result["rows"])
+    # A driver that refuses is told of, and the row does not pass.
+    result = json.loads(run_python(source, timeout=1800, ANYXPU_SIMULATE_FAULTS="build:5").stdout.splitlines()[-1])
+    assert len(result["wrong"]) == 3 and all(row["refused"] or "failed" in row for row in result["rows"])

@@ -59,7 +59,7 @@ class Plan:
             torch.accelerator.synchronize()
 
 
-class _Recorder:
+class Recorder:
     """Runs compiled calls while keeping what they cost to compile and what served them."""
 
     def __init__(self, plan: Plan) -> None:
@@ -104,7 +104,7 @@ def run_row(plan: Plan, narrator: Narrator) -> dict[str, Any]:
         "reference": str(plan.reference_dtype).removeprefix("torch."),
         "bound": BOUNDS[plan.dtype],
     }
-    recorder = _Recorder(plan)
+    recorder = Recorder(plan)
     measure = _training if plan.mode == "training" else _inference
     sides, errors = measure(plan, recorder, narrator)
     row.update(errors)
@@ -122,7 +122,7 @@ def run_row(plan: Plan, narrator: Narrator) -> dict[str, Any]:
 
 
 def _inference(
-    plan: Plan, recorder: _Recorder, narrator: Narrator
+    plan: Plan, recorder: Recorder, narrator: Narrator
 ) -> tuple[dict[str, Callable[[], Tensor]], dict[str, float]]:
     model = plan.model
     with narrator.stage("building"):
@@ -146,7 +146,7 @@ def _inference(
 
 
 def _training(
-    plan: Plan, recorder: _Recorder, narrator: Narrator
+    plan: Plan, recorder: Recorder, narrator: Narrator
 ) -> tuple[dict[str, Callable[[], Tensor]], dict[str, float]]:
     """Steps the sides beside a reference; the error is the worst over every step's loss and gradients."""
     model = plan.model
