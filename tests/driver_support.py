@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from anyxpu import build
+from anyxpu import build, simulate
 from anyxpu.drivers import library_path
 from anyxpu.drivers.abi import Driver, DriverError, HostFunction, Status
 
@@ -43,6 +43,11 @@ class Gate:
     closed: ClassVar[list[Gate]] = []
 
     def __init__(self, driver: Driver, queue: int) -> None:
+        if simulate.active() and b"V2" in driver.properties(0).platform_name:
+            pytest.skip(
+                "the newer adapter of Level Zero leaves host functions to the GPU, and nothing holds a simulated one; "
+                "SYCL_UR_USE_LEVEL_ZERO_V2=0 runs this"
+            )
         self.closed.append(self)
         self._open, self._reached = threading.Event(), threading.Event()
         self._function = HostFunction(self._hold)

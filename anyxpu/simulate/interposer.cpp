@@ -4,6 +4,9 @@
 // It mends what the simulation leaves out, so that the layers above meet what a GPU's driver answers:
 // - memory is always resident, where the driver asks a simulator that is not there (without this, Unified Runtime's
 //   second adapter makes no context),
+// - host functions are called, in order, by a thread of this library, where the driver waits for an engine to reach
+//   them; until they have run, copies and fills wait and nothing counts as done,
+// - an event of the kind that counts is reached when its list has nothing left to wait for,
 // - fills fill memory and timestamps are the host's clock, where the driver leaves both to kernels that do not run.
 // It counts what the driver accepts and refuses: a line of JSON is added to the file ANYXPU_SIMULATE_LOG when the
 // process ends. And it makes the driver fail on demand: ANYXPU_SIMULATE_FAULTS="launch:3,alloc:1" has the third launch
@@ -17,13 +20,19 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <deque>
+#include <mutex>
 #include <string>
 #include <string_view>
+#include <thread>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -126,6 +135,68 @@ Result make_resident(Handle context, Handle device, void* memory, size_t bytes) 
   return result == kUninitialized ? kSuccess : result;
 }
 
+// --- host functions
+class HostFunctions {
+ public:
+  void add(void (*function)(void*), void* data) {
+    std::lock_guard lock(mutex_);
+    if (!started_) std::thread([this] { run(); }).detach();
+    started_ = true;
+    waiting_.emplace_back(function, data);
+    changed_.notify_all();
+  }
+
+  // Whether none is left before `nanoseconds` have passed.
+  bool drained(uint64_t nanoseconds) {
+    std::unique_lock lock(mutex_);
+    const auto none = [this] { return waiting_.empty(); };
+    constexpr uint64_t kDay = 86'400'000'000'000;
+    return none() ||
+           (nanoseconds != 0 && changed_.wait_for(lock, std::chrono::nanoseconds(std::min(nanoseconds, kDay)), none));
+  }
+  void drain() { drained(UINT64_MAX); }
+
+ private:
+  [[noreturn]] void run() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [this] { return !waiting_.empty(); });
+      const auto [function, data] = waiting_.front();
+      lock.unlock();
+      function(data);
+      lock.lock();
+      waiting_.pop_front();
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::pair<void (*)(void*), void*>> waiting_;
+  bool started_ = false;
+};
+
+HostFunctions& host_functions() {
+  static auto* leaked = new HostFunctions;  // its thread does not end
+  return *leaked;
+}
+
+Result (*g_barrier)(Handle, Handle, uint32_t, Handle*);
+Result append_host_function(Handle list, void (*function)(void*), void* data, const void*, Handle signal,
+                            uint32_t count, Handle* waits) {
+  const Result result = g_barrier(list, signal, count, waits);
+  if (result == kSuccess) host_functions().add(function, data);
+  return result;
+}
+
+Result (*g_extension_function)(Handle, const char*, void**);
+Result extension_function(Handle driver, const char* name, void** out) {
+  const Result result = g_extension_function(driver, name, out);
+  if (result == kSuccess && std::string_view(name) == "zeCommandListAppendHostFunction")
+    *out = reinterpret_cast<void*>(append_host_function);
+  return result;
+}
+
 // --- memory
 Result (*g_alloc_device)(Handle, const void*, size_t, size_t, Handle, void**);
 Result alloc_device(Handle context, const void* desc, size_t bytes, size_t alignment, Handle device, void** out) {
@@ -157,10 +228,16 @@ Result write_timestamp(Handle list, uint64_t* out, Handle signal, uint32_t count
 }
 
 Result (*g_copy)(Handle, void*, const void*, size_t, Handle, uint32_t, Handle*);
+Result copy(Handle list, void* out, const void* from, size_t bytes, Handle signal, uint32_t count, Handle* waits) {
+  host_functions().drain();
+  return g_copy(list, out, from, bytes, signal, count, waits);
+}
+
 Result (*g_fill)(Handle, void*, const void*, size_t, size_t, Handle, uint32_t, Handle*);
 Result (*g_is_immediate)(Handle, uint8_t*);
 Result fill(Handle list, void* out, const void* pattern, size_t pattern_bytes, size_t bytes, Handle signal,
             uint32_t count, Handle* waits) {
+  host_functions().drain();
   const Result result = g_fill(list, out, pattern, pattern_bytes, bytes, signal, count, waits);
   uint8_t immediate = 0;
   if (result != kSuccess || pattern_bytes == 0 || g_is_immediate(list, &immediate) != kSuccess || !immediate)
@@ -204,6 +281,7 @@ Result launch_arguments(Handle list, Handle kernel, Triple groups, Triple local,
 
 Result (*g_list_synchronize)(Handle, uint64_t);
 Result list_synchronize(Handle list, uint64_t timeout) {
+  if (!host_functions().drained(timeout)) return kNotReady;
   return counted(kSynchronize, [&] { return g_list_synchronize(list, timeout); });
 }
 
@@ -216,6 +294,19 @@ Result module_create(Handle context, Handle device, const void* desc, Handle* ou
 Result (*g_kernel_create)(Handle, const void*, Handle*);
 Result kernel_create(Handle module, const void* desc, Handle* out) {
   return counted(kKernel, [&] { return g_kernel_create(module, desc, out); });
+}
+
+Result (*g_event_synchronize)(Handle, uint64_t);
+Result event_synchronize(Handle event, uint64_t timeout) {
+  return host_functions().drained(timeout) ? g_event_synchronize(event, timeout) : kNotReady;
+}
+
+Result (*g_event_query)(Handle);
+Result event_query(Handle event) {
+  if (!host_functions().drained(0)) return kNotReady;
+  const Result result = g_event_query(event);
+  // A count in memory that no engine writes; waiting for the event is what the simulation answers by itself.
+  return result == kNotReady ? g_event_synchronize(event, 0) : result;
 }
 
 Result (*g_event_timestamp)(Handle, uint64_t*);
@@ -244,6 +335,12 @@ EXPORT Result zeGetContextProcAddrTable(uint32_t version, Table table) {
   return result;
 }
 
+EXPORT Result zeGetDriverProcAddrTable(uint32_t version, Table table) {
+  const Result result = drivers_table("zeGetDriverProcAddrTable", version, table);
+  if (result == kSuccess) take(table, 5, g_extension_function, extension_function);
+  return result;
+}
+
 EXPORT Result zeGetMemProcAddrTable(uint32_t version, Table table) {
   const Result result = drivers_table("zeGetMemProcAddrTable", version, table);
   if (result != kSuccess) return result;
@@ -255,10 +352,11 @@ EXPORT Result zeGetMemProcAddrTable(uint32_t version, Table table) {
 EXPORT Result zeGetCommandListProcAddrTable(uint32_t version, Table table) {
   const Result result = drivers_table("zeGetCommandListProcAddrTable", version, table);
   if (result != kSuccess) return result;
-  g_copy = reinterpret_cast<decltype(g_copy)>(table[8]);
+  g_barrier = reinterpret_cast<decltype(g_barrier)>(table[6]);
   g_context_of = reinterpret_cast<decltype(g_context_of)>(table[30]);
   g_is_immediate = reinterpret_cast<decltype(g_is_immediate)>(table[33]);
   take(table, 5, g_write_timestamp, write_timestamp);
+  take(table, 8, g_copy, copy);
   take(table, 9, g_fill, fill);
   take(table, 22, g_launch, launch);
   take(table, 23, g_launch_cooperative, launch_cooperative);
@@ -285,6 +383,9 @@ EXPORT Result zeGetKernelProcAddrTable(uint32_t version, Table table) {
 
 EXPORT Result zeGetEventProcAddrTable(uint32_t version, Table table) {
   const Result result = drivers_table("zeGetEventProcAddrTable", version, table);
-  if (result == kSuccess) take(table, 6, g_event_timestamp, event_timestamp);
+  if (result != kSuccess) return result;
+  take(table, 3, g_event_synchronize, event_synchronize);
+  take(table, 4, g_event_query, event_query);
+  take(table, 6, g_event_timestamp, event_timestamp);
   return result;
 }

@@ -76,6 +76,7 @@ struct LevelZero {
   ze_result (*kernel_create)(ze_module_handle_t, const KernelDesc*, ze_kernel_handle_t*);
   ze_result (*kernel_destroy)(ze_kernel_handle_t);
   ze_result (*kernel_properties)(ze_kernel_handle_t, KernelProperties*);
+  ze_result (*extension_function)(ze_driver_handle_t, const char*, void**);
 };
 
 template <typename Function>
@@ -97,12 +98,28 @@ LevelZero load() {
   look_up(library, "zeKernelCreate", ze.kernel_create);
   look_up(library, "zeKernelDestroy", ze.kernel_destroy);
   look_up(library, "zeKernelGetProperties", ze.kernel_properties);
+  look_up(library, "zeDriverGetExtensionFunctionAddress", ze.extension_function);
   return ze;
 }
 
 const LevelZero& level_zero() {
   static const LevelZero ze = load();
   return ze;
+}
+
+// The bytes of each argument, where Intel's driver tells them: it takes a larger one in silence, and drops what is
+// over.
+std::vector<uint32_t> argument_bytes(const Device& device, ze_kernel_handle_t kernel, uint32_t count) {
+  using Query = ze_result (*)(ze_kernel_handle_t, uint32_t, uint32_t*);
+  void* found = nullptr;
+  const auto driver = sycl::get_native<sycl::backend::ext_oneapi_level_zero>(device.device.get_platform());
+  if (level_zero().extension_function(driver, "zexKernelGetArgumentSize", &found) != kSuccess || found == nullptr)
+    return {};
+  std::vector<uint32_t> bytes(count);
+  for (uint32_t i = 0; i < count; ++i) {
+    if (reinterpret_cast<Query>(found)(kernel, i, &bytes[i]) != kSuccess) bytes[i] = 0;
+  }
+  return bytes;
 }
 
 std::string hex(ze_result result) {
@@ -174,6 +191,8 @@ class LevelZeroModule final : public ax_module {
     }
     auto made = wrap(handle, name);
     made->arg_count = properties.num_kernel_args;
+    made->arg_bytes = argument_bytes(device, handle, made->arg_count);
+    made->owner = &device;
     std::copy_n(properties.required_group_size, 3, made->required_local);
     const auto most = static_cast<uint32_t>(device.device.get_info<sycl::info::device::max_work_group_size>());
     made->info = {

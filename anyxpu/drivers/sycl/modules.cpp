@@ -34,6 +34,22 @@ std::string triple(const uint32_t size[3]) {
   return std::to_string(size[0]) + "x" + std::to_string(size[1]) + "x" + std::to_string(size[2]);
 }
 
+void check_arguments(const ax_kernel& kernel, const ax_arg* args) {
+  for (size_t i = 0; i < kernel.arg_bytes.size(); ++i) {
+    const uint32_t wanted = kernel.arg_bytes[i], given = args[i].size;
+    if (args[i].kind != AX_ARG_VALUE || wanted == 0 || wanted == given) continue;
+    throw Failure(AX_LAUNCH_FAILED, "argument " + std::to_string(i) + " of kernel " + kernel.name + " has " +
+                                        std::to_string(wanted) + " bytes; it was given " + std::to_string(given));
+  }
+}
+
+void check_device(const ax_kernel& kernel, const sycl::queue& queue) {
+  if (kernel.owner == nullptr) return;
+  if (queue.get_device() == kernel.owner->device && queue.get_context() == kernel.owner->context) return;
+  throw Failure(AX_INVALID, "kernel " + kernel.name + " was made for device " + std::to_string(kernel.owner->ordinal) +
+                                " and launched on a queue of another one");
+}
+
 void check_launch(const ax_kernel& kernel, const uint32_t local[3], uint32_t arg_count) {
   if (arg_count != kernel.arg_count) {
     throw Failure(AX_INVALID, "kernel " + kernel.name + " takes " + std::to_string(kernel.arg_count) +
@@ -98,12 +114,14 @@ ax_status launch(ax_queue* queue, ax_kernel* kernel, const uint32_t groups[3], c
                  const ax_arg* args, uint32_t arg_count, uint64_t work) {
   return guarded(AX_LAUNCH_FAILED, [&] {
     check_launch(*kernel, local, arg_count);
+    check_arguments(*kernel, args);
     if (groups[0] == 0 || groups[1] == 0 || groups[2] == 0) return;
     const bool little = kernel->in_place != nullptr && InPlace::suits(work);
     // SYCL counts dimensions from the slowest, OpenCL from the fastest.
     const sycl::range<3> items(local[2], local[1], local[0]);
     const sycl::range<3> all(size_t{groups[2]} * local[2], size_t{groups[1]} * local[1], size_t{groups[0]} * local[0]);
     on_queue(queue, [&](sycl::queue& q) {
+      check_device(*kernel, q);
       if (little && q.ext_oneapi_empty() && kernel->in_place->run(kernel->direct.get(), groups, local, args, arg_count))
         return;
       experimental::submit(q, [&](sycl::handler& handler) {

@@ -9,7 +9,9 @@ struct ax_kernel {
   uint32_t arg_count = 0;
   uint32_t required_local[3] = {};  // by its source's attribute; 0 where there is none
   ax_kernel_info info{};
-  anyxpu::sycl_driver::InPlace* in_place = nullptr;  // the device's, where `direct` is there
+  std::vector<uint32_t> arg_bytes{};                   // 0 where the size is not known; empty where none is
+  const anyxpu::sycl_driver::Device* owner = nullptr;  // where the backend itself does not refuse another's queue
+  anyxpu::sycl_driver::InPlace* in_place = nullptr;    // the device's, where `direct` is there
   anyxpu::sycl_driver::DirectKernel direct{};
 };
 
