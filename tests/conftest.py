@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from anyxpu import simulate
+
 FULL = os.environ.get("ANYXPU_FULL", "0") not in ("", "0")
 RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -18,6 +20,11 @@ RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full: a long sweep, run by `./run test --full` alone")
     config.addinivalue_line("markers", "slow: takes more than half a minute")
+    config.addinivalue_line("markers", "not_simulated(why): means nothing on a simulated GPU, or is about no GPU")
+    if simulate.active():
+        from tests import simulated
+
+        config.pluginmanager.register(simulated)  # which calls its pytest_configure too
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
