@@ -139,13 +139,12 @@ def extended_instructions(module: bytes) -> set[int]:
     return found
 
 
-@pytest.mark.parametrize(("mode", "registers"), [("128", 128), ("256", 256), ("auto", 0)])
+@pytest.mark.parametrize(("mode", "registers"), [("128", 128), ("256", 256), ("auto", 128)])
 def test_a_grf_mode_reaches_the_compiler(mode, registers, ocloc_program, fresh):
     compiled = compile_for({"device": "pvc"}, grf_mode=mode)
     assert compiled.metadata.n_regs == registers
     assert compiled.metadata.build_flags == ocloc.build_flags(compiled.asm["zebin"]) == native.GRF_OPTIONS[mode]
-    if registers:
-        assert ocloc.inspect(compiled.asm["zebin"], "kernel_softmax_kernel").grf_count == registers
+    assert ocloc.inspect(compiled.asm["zebin"], "kernel_softmax_kernel").grf_count == registers
 
 
 @pytest.mark.parametrize("switch", [None, "option", "variable"])

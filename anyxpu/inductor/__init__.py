@@ -14,6 +14,8 @@ import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
+from anyxpu import simulate
+
 Change = Callable[[ModuleType], None]
 
 
@@ -96,6 +98,10 @@ def _benchmarking(module: ModuleType) -> None:
     from anyxpu.inductor import beside_cuda
 
     beside_cuda.gpu_type(module)
+    if simulate.active():
+        from anyxpu.inductor import untimed
+
+        untimed.benchmarkers(module)
 
 
 def _utils(module: ModuleType) -> None:
@@ -104,6 +110,10 @@ def _utils(module: ModuleType) -> None:
     beside_cuda.gpu_type(module)
     heuristics.no_gpu_estimates(module)
     heuristics.sums_without_atomics(module)
+    if simulate.active():
+        from anyxpu.inductor import untimed
+
+        untimed.profiled_benchmark(module)
 
 
 def _choices(module: ModuleType) -> None:

@@ -15,6 +15,8 @@ from typing import Any
 from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 
+from anyxpu import simulate
+from anyxpu.triton import untimed
 from anyxpu.triton.lower import c_name, launch_type, warp_size
 
 
@@ -105,7 +107,7 @@ class Utils:
         from anyxpu.errors import KernelError
         from anyxpu.triton import native
 
-        binary, flags = bytes(code), ""
+        binary = bytes(code)
         gpu = _lib().properties(device).type != "cpu"
         try:
             module = _lib().load_module(device, native.module_format(binary) if gpu else "native", binary, "")
@@ -113,10 +115,10 @@ class Utils:
         except RuntimeError as error:
             raise KernelError(name, "", f"the device cannot load its native code: {error}") from error
         info = kernel.info()
-        spills = info["spill_size"]
+        registers, spills = 0, info["spill_size"]
         if gpu and native.module_format(binary) == "native" and (about := ocloc.inspect(binary, c_name(name))):
-            flags, spills = ocloc.build_flags(binary), about.spill_bytes
-        return module, kernel, native.registers_of(flags), spills, info["max_work_group_size"]
+            registers, spills = about.grf_count, about.spill_bytes
+        return module, kernel, registers, spills, info["max_work_group_size"]
 
 
 class Launcher:
@@ -127,6 +129,11 @@ class Launcher:
         self.nested = any(map(_is_nested, src.signature.values()))
         local = (metadata.num_warps * metadata.warp_size, 1, 1)
         self.launch: Callable[..., None] = _lib().Launcher(types, local, 0, metadata.work, metadata.assertions)
+        if simulate.active():
+            record = untimed.Record(
+                getattr(metadata, "n_spills", 0), getattr(metadata, "n_regs", 0), metadata.num_warps
+            )
+            self.launch = untimed.watched(self.launch, record)
 
     def __call__(
         self,
@@ -212,7 +219,7 @@ class XpuDriver(DriverBase):
     def get_benchmarker(self) -> Any:
         from triton.testing import do_bench
 
-        return do_bench
+        return untimed.do_bench if simulate.active() else do_bench
 
     def get_empty_cache_for_benchmark(self) -> Any:
         """A buffer larger than the last cache, to be cleared between timed runs."""

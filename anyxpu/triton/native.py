@@ -50,12 +50,12 @@ class Native:
 
     @property
     def registers(self) -> int:
-        """See :func:`registers_of`."""
-        return registers_of(self.flags)
+        """General registers a thread, as the code says; where it says nothing, see :func:`registers_of`."""
+        return self.info.grf_count if self.info else registers_of(self.flags)
 
 
 def registers_of(flags: str) -> int:
-    """Registers a thread where the build flags fix them, else 0: a driver's own choice is not one to tune by."""
+    """Registers a thread where the build flags fix them, else 0."""
     return next((int(mode) for mode in ("128", "256") if GRF_OPTIONS[mode] in flags), 0)
 
 

@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 
+from anyxpu import simulate
 from anyxpu.errors import KernelError
-from anyxpu.triton import kernel_cache
+from anyxpu.triton import kernel_cache, untimed
 from anyxpu.triton.driver import Utils, _lib
 from anyxpu.triton.lower import WARP_SIZE
 
@@ -40,10 +41,12 @@ _TYPES = {
 class StaticKernel:
     """A loaded kernel and, from its first launch on, its launcher."""
 
-    __slots__ = ("assertions", "kernel", "launcher", "work")
+    __slots__ = ("assertions", "kernel", "launcher", "registers", "spills", "work")
 
-    def __init__(self, kernel: Any, work: Any, assertions: Any) -> None:
+    def __init__(self, kernel: Any, registers: int, spills: int, work: Any, assertions: Any) -> None:
         self.kernel = kernel
+        self.registers = registers
+        self.spills = spills
         self.work = work
         self.assertions = assertions
         self.launcher: Any = None
@@ -52,7 +55,10 @@ class StaticKernel:
         """What launches this kernel, given the grid, the queue and arguments of these types (Inductor's letters)."""
         lanes = self.kernel.info()["sub_group_size"] or WARP_SIZE
         letters = [_TYPES[t] for t in arg_types]
-        return _lib().Launcher(letters, (num_warps * lanes, 1, 1), 0, self.work, self.assertions, self.kernel)
+        made = _lib().Launcher(letters, (num_warps * lanes, 1, 1), 0, self.work, self.assertions, self.kernel)
+        if simulate.active():
+            return untimed.watched(made, untimed.Record(self.spills, self.registers, num_warps))
+        return made
 
 
 class StaticXpuLauncher:
@@ -72,7 +78,7 @@ class StaticXpuLauncher:
                 file.unlink()
             message = f"{error.message}. Its cache file {path} is removed; run the program again"
             raise KernelError(name, "", message) from error
-        return StaticKernel(kernel, *_known_of(file)), registers, spills
+        return StaticKernel(kernel, registers, spills, *_known_of(file)), registers, spills
 
     @staticmethod
     def _launch_kernel(
