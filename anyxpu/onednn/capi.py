@@ -79,7 +79,13 @@ class Algorithm(IntEnum):
 SCRATCHPAD_MODE_USER = 1
 FORMAT_TAG_ANY = 1
 
-DATA_TYPES: dict[torch.dtype, int] = {torch.float16: 1, torch.bfloat16: 2, torch.float32: 3, torch.uint8: 6}
+DATA_TYPES: dict[torch.dtype, int] = {
+    torch.float16: 1,
+    torch.bfloat16: 2,
+    torch.float32: 3,
+    torch.uint8: 6,
+    torch.float64: 7,
+}
 
 # torch's names of the precision a float32 product may be computed in -> dnnl_fpmath_mode_t. "none" means nobody chose.
 MATH_MODES: dict[str, int] = {"none": 0, "ieee": 0, "bf16": 1, "tf32": 4}

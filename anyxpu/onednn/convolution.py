@@ -6,7 +6,7 @@ torch predicts for xpu: channels-last where the input or the weight is, contiguo
 its kernels like (weights always, activations where they are contiguous) and the operands are reordered to and from
 them.
 
-As in matmul, ``NotImplemented`` is returned for a call that oneDNN does not serve.
+As in matmul, ``NotImplemented`` is returned for a call that oneDNN does not serve, and why is kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from torch import Tensor
 
 from anyxpu.onednn import capi, engine
 from anyxpu.onednn.capi import Algorithm, Arg, Prop
-from anyxpu.onednn.matmul import FLOATS, contiguous_strides
+from anyxpu.onednn.fallbacks import FLOAT32, Declined, Fallback, count
+from anyxpu.onednn.matmul import FLOATS, SIXTEEN_BITS, contiguous_strides
 from anyxpu.onednn.primitive import (
     Attributes,
     Executable,
@@ -303,15 +304,21 @@ _OUTPUTS = {
 class _Widened:
     """A 16-bit convolution on a device whose oneDNN lacks it: computed in float32, rounded once."""
 
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.dtype = dtype
+    def __init__(self, dtype: torch.dtype, fallback: Fallback) -> None:
+        self.dtype, self.fallback = dtype, fallback
 
-    def forward(self, source: Tensor, weight: Tensor, bias: Tensor | None, *geometry: Any) -> Tensor:
+    def forward(self, source: Tensor, weight: Tensor, bias: Tensor | None, *geometry: Any) -> Any:
         wide = forward(source.float(), weight.float(), None if bias is None else bias.float(), *geometry)
+        if wide is NotImplemented:
+            return wide
+        count(self.fallback)
         return wide.to(self.dtype)
 
-    def backward(self, gradient: Tensor, source: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor | None, ...]:
+    def backward(self, gradient: Tensor, source: Tensor, weight: Tensor, *rest: Any) -> Any:
         wide = backward(gradient.float(), source.float(), weight.float(), *rest)
+        if wide is NotImplemented:
+            return wide
+        count(self.fallback)
         return tuple(None if t is None else t.to(self.dtype) for t in wide)
 
 
@@ -344,6 +351,14 @@ class _Backward:
         return by_source, by_weight, by_bias
 
 
+def result_format(source: Tensor, weight: Tensor) -> torch.memory_format:
+    """The memory format that torch predicts for the result on xpu and for the gradients by input and weight."""
+    if source.dim() < 4:
+        return torch.contiguous_format
+    backend = torch._C._ConvBackend.Overrideable  # type: ignore[attr-defined]
+    return torch._C._conv_determine_backend_memory_format(source, weight, backend)
+
+
 def _readable(tensor: Tensor) -> Tensor:
     """The tensor, or a dense copy where its elements share memory, which oneDNN cannot describe."""
     if 0 not in tensor.stride():
@@ -351,26 +366,42 @@ def _readable(tensor: Tensor) -> Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
+_DO_NOT_FIT = "the operands do not fit together; CPU torch says how, or computes it"
+
+
 def _problem(
     tensors: dict[Arg, Tensor], bias: bool, geometry: Geometry, source: Tensor, weight: Tensor, mode: str
-) -> _Problem | None:
-    """The facts of a call, or None if oneDNN does not serve it."""
+) -> _Problem | str:
+    """The facts of a call, or why oneDNN does not serve it."""
     dtype, device = source.dtype, source.device
-    if dtype not in FLOATS or any(t.dtype != dtype or t.device != device for t in tensors.values()):
-        return None
+    if dtype not in FLOATS:
+        return "convolutions of this dtype are not asked of oneDNN"
+    if any(t.dtype != dtype or t.device != device for t in tensors.values()):
+        return _DO_NOT_FIT
     if not 3 <= source.dim() <= 5 or weight.dim() != source.dim():
-        return None
-    if not geometry.expressible() or not engine.available():
-        return None
+        return _DO_NOT_FIT
+    if not geometry.expressible():
+        return f"oneDNN cannot say {geometry}: whole strides of untouched rows behind the result"
+    if not engine.available():
+        return "the driver's queues are not SYCL's"
     shapes = tuple(source.shape), tuple(weight.shape)
     result = geometry.output_shape(*shapes)
     if math.prod(shapes[0]) * math.prod(shapes[1]) * math.prod(result) == 0 or min(result) < 0:
-        return None
-    backend = torch._C._ConvBackend.Overrideable  # type: ignore[attr-defined]
-    chosen = torch._C._conv_determine_backend_memory_format(source, weight, backend)
-    channels_last = chosen != torch.contiguous_format and source.dim() > 3
+        return "an operand or the result has no elements"
+    channels_last = result_format(source, weight) != torch.contiguous_format
     attributes = Attributes(math_mode=mode, deterministic=_deterministic())
     return _Problem(geometry, dtype, device, *shapes, result, bias, channels_last, attributes)
+
+
+def _instead(source: Tensor, geometry: Geometry, why: str | capi.Unimplemented) -> Any:
+    """The plan of a call that oneDNN does not serve as it comes."""
+    operands = f"{str(source.dtype).removeprefix('torch.')} on {source.device}"
+    if isinstance(why, str):
+        return Declined(Fallback(geometry.kind, operands, why))
+    reason = f"no implementation on {torch.xpu.get_device_name(source.device)}: {why}"
+    if source.dtype in SIXTEEN_BITS:
+        return _Widened(source.dtype, Fallback(geometry.kind, operands, reason, FLOAT32))
+    return Declined(Fallback(geometry.kind, operands, reason))
 
 
 def _plan_forward(source: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, mode: str) -> Any:
@@ -378,12 +409,12 @@ def _plan_forward(source: Tensor, weight: Tensor, bias: Tensor | None, geometry:
     if bias is not None:
         tensors[Arg.BIAS] = bias
     problem = _problem(tensors, bias is not None, geometry, source, weight, mode)
-    if problem is None:
-        return None
+    if isinstance(problem, str):
+        return _instead(source, geometry, problem)
     try:
         return _Forward(problem, tensors)
-    except capi.Unimplemented:
-        return None if source.dtype == torch.float32 else _Widened(source.dtype)
+    except capi.Unimplemented as error:
+        return _instead(source, geometry, error)
 
 
 def _plan_backward(
@@ -391,12 +422,14 @@ def _plan_backward(
 ) -> Any:
     tensors = {Arg.DIFF_DST: gradient, Arg.SRC: source, Arg.WEIGHTS: weight}
     problem = _problem(tensors, mask[2], geometry, source, weight, mode)
-    if problem is None or tuple(gradient.shape) != problem.result:
-        return None
+    if isinstance(problem, str):
+        return _instead(source, geometry, problem)
+    if tuple(gradient.shape) != problem.result:
+        return _instead(source, geometry, _DO_NOT_FIT)
     try:
         return _Backward(problem, tensors, mask)
-    except capi.Unimplemented:
-        return None if source.dtype == torch.float32 else _Widened(source.dtype)
+    except capi.Unimplemented as error:
+        return _instead(source, geometry, error)
 
 
 def _facts(tensor: Tensor) -> tuple[Any, ...]:
@@ -421,7 +454,8 @@ def forward(
     """aten::convolution_overrideable.
 
     Args:
-        source: ``(batch, in, *spatial)`` with 1 to 3 spatial dimensions, float32, bfloat16 or float16.
+        source: ``(batch, in, *spatial)`` with 1 to 3 spatial dimensions, float32, bfloat16 or float16
+            (float64 on a GPU that computes in it).
         weight: ``(out, in / groups, *kernel)``; ``(in, out / groups, *kernel)`` where ``transposed``.
         bias: ``(out,)`` or None.
 
@@ -435,7 +469,7 @@ def forward(
     mode = _mode(source.dtype)
     key = (_facts(source), _facts(weight), None if bias is None else _facts(bias), geometry, mode, _deterministic())
     plan = CACHE.get(key, _plan_forward, source, weight, bias, Geometry(*geometry), mode)
-    return NotImplemented if plan is None else plan.forward(source, weight, bias, *geometry)
+    return plan.forward(source, weight, bias, *geometry)
 
 
 def backward(
@@ -465,4 +499,4 @@ def backward(
     mode = _mode(source.dtype)
     key = (_facts(gradient), _facts(source), _facts(weight), geometry, mask, mode, _deterministic())
     plan = CACHE.get(key, _plan_backward, gradient, source, weight, Geometry(*geometry), mask, mode)
-    return NotImplemented if plan is None else plan.backward(gradient, source, weight, *geometry, mask)
+    return plan.backward(gradient, source, weight, *geometry, mask)

@@ -3,7 +3,7 @@
 Operands are read by their strides where oneDNN's fast kernels can (row- or column-major, with any leading dimension,
 batches anywhere) and are made contiguous otherwise. Every function here returns ``NotImplemented`` for a call that
 oneDNN does not serve (its dtypes, a bad shape, a driver without SYCL queues): the caller passes it to the host, where
-CPU torch computes it or raises its own error.
+CPU torch computes it or raises its own error. Why is kept in :mod:`anyxpu.onednn.fallbacks`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from torch import Tensor
 
 from anyxpu.onednn import capi, engine
 from anyxpu.onednn.capi import Arg
+from anyxpu.onednn.fallbacks import COMPOSED, FLOAT32, Declined, Fallback, count
 from anyxpu.onednn.primitive import Attributes, Executable, MemoryDesc, PrimitiveDesc, SignatureCache, run
 
 CACHE: SignatureCache[Any] = SignatureCache(capacity=2048)
 
-FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+SIXTEEN_BITS = (torch.bfloat16, torch.float16)
+# float64 is for GPUs alone, and there for those that compute in it.
+FLOATS = (torch.float32, *SIXTEEN_BITS, torch.float64)
 
 _fp32_precision = torch._C._get_fp32_precision_getter
 _deterministic = torch._C._get_deterministic_algorithms
@@ -58,6 +61,11 @@ class _Problem:
     def depth(self) -> int:
         """Length of the sums."""
         return self.a[0][-1]
+
+    @property
+    def operands(self) -> str:
+        """For the record of fallbacks."""
+        return f"{str(self.dtype).removeprefix('torch.')} on {self.device}"
 
     def __str__(self) -> str:
         return f"matmul {tuple(self.a[0])} x {tuple(self.b[0])} {str(self.dtype).removeprefix('torch.')}"
@@ -169,21 +177,43 @@ class _Copied:
     def __init__(self, problem: _Problem) -> None:
         self.attributes = problem.attributes
 
-    def run(self, c: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
+    def run(self, c: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None) -> Any:
         assert out is not None
-        return out.copy_(product(c, a, b, None, self.attributes.alpha, self.attributes.beta))
+        result = product(c, a, b, None, self.attributes.alpha, self.attributes.beta)
+        return result if result is NotImplemented else out.copy_(result)
 
 
 class _Widened:
     """A 16-bit product on a device whose oneDNN lacks it: computed in float32, rounded once."""
 
-    def __init__(self, problem: _Problem) -> None:
+    def __init__(self, problem: _Problem, reason: str) -> None:
         self.dtype, self.attributes = problem.dtype, problem.attributes
+        self.fallback = Fallback("matmul", problem.operands, reason, FLOAT32)
 
-    def run(self, c: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
+    def run(self, c: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None) -> Any:
         wide = None if c is None else c.float()
         result = product(wide, a.float(), b.float(), None, self.attributes.alpha, self.attributes.beta)
+        if result is NotImplemented:
+            return result
+        count(self.fallback)
         return result.to(self.dtype) if out is None else out.copy_(result)
+
+
+class _Composed:
+    """A float64 product that is scaled: oneDNN's factors are float32, so that is left to other operators."""
+
+    def __init__(self, problem: _Problem) -> None:
+        self.attributes = problem.attributes
+        reason = "oneDNN's factors are float32"
+        self.fallback = Fallback("matmul", problem.operands, reason, COMPOSED)
+
+    def run(self, c: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None) -> Any:
+        result, alpha, beta = product(None, a, b), self.attributes.alpha, self.attributes.beta
+        if result is NotImplemented:
+            return result
+        count(self.fallback)
+        result = result.mul_(alpha) if c is None else torch.add(c * beta, result, alpha=alpha)
+        return result if out is None else out.copy_(result)
 
 
 class _Direct:
@@ -273,21 +303,37 @@ def _is_bias(problem: _Problem) -> bool:
     assert problem.c is not None
     if problem.attributes.alpha != 1.0 or problem.attributes.beta != 1.0 or problem.c == problem.out:
         return False
+    if problem.dtype == torch.float64:
+        return False  # oneDNN's products of float64 add a bias in a kernel of its own, and a sum as they go
     shape, strides = problem.c
     columns = problem.shape[-1]
     # A vector of the result's row length, whatever dimensions of size 1 stand before it.
     return math.prod(shape) == columns and (columns == 1 or (shape[-1] == columns and strides[-1] == 1))
 
 
+def _declined(a: Tensor, reason: str) -> Declined:
+    operands = f"{str(a.dtype).removeprefix('torch.')} on {a.device}"
+    return Declined(Fallback("matmul", operands, reason))
+
+
+_DO_NOT_FIT = "the operands do not fit together; CPU torch says how, or computes it"
+
+
+def _misfit(a: Tensor) -> Any:
+    return _declined(a, _DO_NOT_FIT).run()
+
+
 def _plan(c: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None, alpha: float, beta: float, mode: str) -> Any:
-    """How to serve such a call, or None if oneDNN does not."""
+    """How to serve such a call; :class:`Declined` if oneDNN does not."""
     attributes = Attributes(alpha, beta, mode, _deterministic())
     dtype, device, rank = a.dtype, a.device, a.dim()
     tensors = [t for t in (a, b, c, out) if t is not None]
-    if dtype not in FLOATS or any(t.dtype != dtype or t.device != device for t in tensors):
-        return None
+    if dtype not in FLOATS:
+        return _declined(a, "products of this dtype are not asked of oneDNN")
+    if any(t.dtype != dtype or t.device != device for t in tensors):
+        return _declined(a, _DO_NOT_FIT)
     if rank not in (2, 3) or b.dim() != rank or a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
-        return None
+        return _declined(a, _DO_NOT_FIT)
     problem = _Problem(
         dtype,
         device,
@@ -298,25 +344,36 @@ def _plan(c: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None, alpha: flo
         attributes,
     )
     if c is not None and not _expands(c.shape, problem.shape):
-        return None
+        return _declined(a, _DO_NOT_FIT)
     if attributes.beta == 0.0:
         problem = replace(problem, c=None)
     if out is not None and tuple(out.shape) != problem.shape:
-        return None if out is c else _Resize(problem)
+        return _declined(a, _DO_NOT_FIT) if out is c else _Resize(problem)
     if 0 in problem.shape:
         return _Empty(problem)
     if problem.depth == 0:
-        return _Zero(problem) if problem.c is None else None
+        return _Zero(problem) if problem.c is None else _declined(a, "sums without terms, and something added to them")
     if out is not None and torch._debug_has_internal_overlap(out) == 1:
-        return None
+        return _declined(a, "elements of the result share memory")
     if not engine.available():
-        return None
+        return _declined(a, "the driver's queues are not SYCL's")
+    return _served(problem)
+
+
+def _served(problem: _Problem) -> Any:
+    """The plan of a product that oneDNN can be asked for."""
+    scaled = problem.attributes.alpha != 1.0 or problem.attributes.beta not in (0.0, 1.0)
+    if problem.dtype == torch.float64 and scaled:
+        return _Composed(problem)
     try:
         if problem.out is not None and matrix_strides(*problem.out) is None:
             return _Copied(problem)
         return _Direct(problem)
-    except capi.Unimplemented:
-        return None if dtype == torch.float32 else _Widened(problem)
+    except capi.Unimplemented as error:
+        reason = f"no implementation on {torch.xpu.get_device_name(problem.device)}: {error}"
+        if problem.dtype in SIXTEEN_BITS:
+            return _Widened(problem, reason)
+        return Declined(Fallback("matmul", problem.operands, reason))
 
 
 def _expands(shape: Sequence[int], to: Sequence[int]) -> bool:
@@ -332,7 +389,7 @@ def product(
 
     Args:
         c: anything that expands to the result's shape; not read where ``beta`` is 0.
-        a: ``(m, k)`` or ``(batch, m, k)``, float32, bfloat16 or float16.
+        a: ``(m, k)`` or ``(batch, m, k)``, float32, bfloat16 or float16; float64 on a GPU that computes in it.
         b: ``(k, n)`` or ``(batch, k, n)``, like ``a``.
         out: where to put it; resized where its shape is another. It may be ``c``.
 
@@ -351,29 +408,27 @@ def product(
     if out is not None:
         key = (*key, "out", out.dtype, out.get_device(), out.shape, out.stride())
     plan = CACHE.get(key, _plan, c, a, b, out, alpha, beta, mode)
-    if plan is None:
-        return NotImplemented
     return plan.run(c if beta else None, a, b, out)
 
 
 def mm(a: Tensor, b: Tensor) -> Any:
     """aten::mm."""
-    return product(None, a, b) if a.dim() == 2 else NotImplemented
+    return product(None, a, b) if a.dim() == 2 else _misfit(a)
 
 
 def mm_out(a: Tensor, b: Tensor, *, out: Tensor) -> Any:
     """aten::mm.out."""
-    return product(None, a, b, out) if a.dim() == 2 else NotImplemented
+    return product(None, a, b, out) if a.dim() == 2 else _misfit(a)
 
 
 def bmm(a: Tensor, b: Tensor) -> Any:
     """aten::bmm."""
-    return product(None, a, b) if a.dim() == 3 else NotImplemented
+    return product(None, a, b) if a.dim() == 3 else _misfit(a)
 
 
 def bmm_out(a: Tensor, b: Tensor, *, out: Tensor) -> Any:
     """aten::bmm.out."""
-    return product(None, a, b, out) if a.dim() == 3 else NotImplemented
+    return product(None, a, b, out) if a.dim() == 3 else _misfit(a)
 
 
 def addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
@@ -424,24 +479,24 @@ def addmv_(c: Tensor, matrix: Tensor, vector: Tensor, *, beta: float = 1, alpha:
 def dot(a: Tensor, b: Tensor) -> Any:
     """aten::dot and, as no complex dtype comes here, aten::vdot."""
     if a.dim() != 1 or b.dim() != 1:
-        return NotImplemented
+        return _misfit(a)
     result = product(None, a.unsqueeze(0), b.unsqueeze(1))
     return result if result is NotImplemented else result.view(())
 
 
 def _added(rank: int, c: Tensor, a: Tensor, b: Tensor, out: Tensor | None, alpha: float, beta: float) -> Any:
     if a.dim() != rank or isinstance(alpha, complex) or isinstance(beta, complex):
-        return NotImplemented
+        return _misfit(a)
     return product(c, a, b, out, float(alpha), float(beta))
 
 
 def _vector(c: Tensor, matrix: Tensor, vector: Tensor, out: Tensor | None, alpha: float, beta: float) -> Any:
     """A product with a matrix of one column."""
     if matrix.dim() != 2 or vector.dim() != 1 or c.dim() > 1:
-        return NotImplemented
+        return _misfit(matrix)
     if out is not None and (out.dim() != 1 or out.shape[0] != matrix.shape[0]):
         # Resizing would act on the column, a view; the host resizes the vector itself.
-        return NotImplemented
+        return _declined(matrix, "the result has another shape").run()
     column = None if out is None else out.unsqueeze(1)
     added = c.unsqueeze(1) if c.dim() else c
     if column is not None and c is out:

@@ -2,6 +2,7 @@
 
 anyxpu.ops.counters()               how often each operator ran, and how it was served
 anyxpu.ops.resolve("aten::mm.out")  how it would be served now
+anyxpu.ops.fallbacks()              what a library did not serve as it came, why, and what served it instead
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 
+from anyxpu.onednn import fallbacks as _fallbacks
 from anyxpu.ops import attention, compiled, kernels, printing, registry
 from anyxpu.shim import lib
 
@@ -39,8 +41,19 @@ def counters() -> dict[str, dict[str, int]]:
 
 
 def reset_counters() -> None:
-    """Set all counts to zero."""
+    """Set all counts to zero, those of :func:`fallbacks` too."""
     lib().reset_op_counters()
+    _fallbacks.reset()
+
+
+def fallbacks() -> dict[_fallbacks.Fallback, int]:
+    """What a library was asked for and did not do as it came, since the start or :func:`reset_counters`.
+
+    Returns:
+        Each :class:`~anyxpu.onednn.fallbacks.Fallback` (primitive, operands, reason, what served it instead), and how
+        often; the most frequent first.
+    """
+    return _fallbacks.seen()
 
 
 def resolve(op: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from anyxpu.ops import serve
 
@@ -39,20 +40,32 @@ def register() -> None:
 
 def _decline(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Hand a call to the host."""
-    from anyxpu.ops import host_call
-
-    if name in _HOST_FORMS:
-        operator, convert = _HOST_FORMS[name]
-        return host_call(operator, *convert(*args, **kwargs))
-    return serve.to_host(name, args, kwargs)
-
-
-def _with_bias_sizes(gradient: torch.Tensor, source: torch.Tensor, weight: torch.Tensor, *rest: Any) -> tuple[Any, ...]:
-    return (gradient, source, weight, [gradient.shape[1]], *rest)
+    host = _ON_HOST.get(name)
+    return host(*args) if host else serve.to_host(name, args, kwargs)
 
 
 # The operators a backend overrides have no CPU kernel: the CPU is reached by those that choose a backend themselves.
-_HOST_FORMS: dict[str, tuple[Any, Callable[..., tuple[Any, ...]]]] = {
-    "convolution_overrideable": (torch.ops.aten.convolution.default, lambda *args: args),
-    "convolution_backward_overrideable": (torch.ops.aten.convolution_backward.default, _with_bias_sizes),
+# Its layouts are not always those that torch predicts for xpu (of channels-last volumes, for one), which compiled
+# graphs rely on.
+def _convolution(source: Tensor, weight: Tensor, *rest: Any) -> Tensor:
+    from anyxpu.onednn.convolution import result_format
+    from anyxpu.ops import host_call
+
+    result = host_call(torch.ops.aten.convolution.default, source, weight, *rest)
+    return result.contiguous(memory_format=result_format(source, weight))
+
+
+def _convolution_backward(gradient: Tensor, source: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor | None, ...]:
+    from anyxpu.onednn.convolution import result_format
+    from anyxpu.ops import host_call
+
+    operator, bias_sizes = torch.ops.aten.convolution_backward.default, [gradient.shape[1]]
+    *two, by_bias = host_call(operator, gradient, source, weight, bias_sizes, *rest)
+    layout = result_format(source, weight)
+    return *(None if t is None else t.contiguous(memory_format=layout) for t in two), by_bias
+
+
+_ON_HOST: dict[str, Callable[..., Any]] = {
+    "convolution_overrideable": _convolution,
+    "convolution_backward_overrideable": _convolution_backward,
 }

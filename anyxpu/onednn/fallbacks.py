@@ -1,0 +1,71 @@
+"""Which calls oneDNN did not serve as they came, why, and what served them instead.
+
+anyxpu.onednn.fallbacks.seen()  every such reason since the start or :func:`reset`, and how often it was met
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+HOST, FLOAT32, COMPOSED = "host", "float32", "composed"
+"""CPU torch; a float32 primitive with conversions around it; a primitive and operators after it."""
+
+MOST = 1000
+"""Distinct fallbacks kept; whatever comes after is counted as one."""
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """Calls of one kind that another way served.
+
+    Attributes:
+        primitive: oneDNN's name of what was asked for: ``matmul``, ``convolution``, ``deconvolution``.
+        operands: dtype and device, and the shapes where they are the reason.
+        reason: why oneDNN did not do it as asked.
+        instead: what did: :data:`HOST`, :data:`FLOAT32` or :data:`COMPOSED`.
+    """
+
+    primitive: str
+    operands: str
+    reason: str
+    instead: str = HOST
+
+
+_OTHERS = Fallback("others", "", f"more than {MOST} different ones")
+_lock = threading.Lock()
+_counts: Counter[Fallback] = Counter()
+
+
+def count(fallback: Fallback) -> None:
+    """One more call of this kind."""
+    with _lock:
+        _counts[fallback if fallback in _counts or len(_counts) < MOST else _OTHERS] += 1
+
+
+def seen() -> dict[Fallback, int]:
+    """Every fallback that was taken, and how often; the most frequent first."""
+    with _lock:
+        return dict(_counts.most_common())
+
+
+def reset() -> None:
+    """Forget them."""
+    with _lock:
+        _counts.clear()
+
+
+class Declined:
+    """The plan of a call that goes to the host."""
+
+    def __init__(self, fallback: Fallback) -> None:
+        self.fallback = fallback
+
+    def run(self, *operands: Any) -> Any:
+        """Count it, and hand the call on."""
+        count(self.fallback)
+        return NotImplemented
+
+    forward = backward = run
