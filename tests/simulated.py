@@ -107,7 +107,7 @@ def _rewrite_children() -> None:
 
 
 # --- comparisons that raise ----------------------------------------------------------------------------------------
-def _compare_forms() -> None:
+def compare_forms() -> None:
     def assert_close(actual: Any, expected: Any, **options: Any) -> None:
         _counts["off"] += 1
         if isinstance(actual, torch.Tensor) and isinstance(expected, torch.Tensor):
@@ -137,7 +137,7 @@ def _compare_forms() -> None:
 def pytest_configure(config: pytest.Config) -> None:
     sys.meta_path.insert(0, _Finder(config))
     _rewrite_children()
-    _compare_forms()
+    compare_forms()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,6 +10,8 @@ import pytest
 
 from anyxpu import build
 
+pytestmark = pytest.mark.not_simulated("it is about the C++ compiler")
+
 
 def make_compiler(folder: Path, answer: str) -> str:
     """A g++ that answers where its libstdc++.so lies, and nothing else."""

@@ -95,6 +95,7 @@ def test_weights_are_the_same_each_time():
 
 
 @pytest.mark.slow
+@pytest.mark.not_simulated("it compares and times; test_a_simulated_row_end_to_end is its like")
 def test_a_training_row_end_to_end(tmp_path, run_python):
     """The smallest real row, whole: compiled, compared, counted and timed."""
     needs("timm")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.not_simulated("it is about the wheel")
 
 
 def run(*command: str | Path, cwd: Path) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.not_simulated("it is about the script")
 
 # Stands for Python: answers run's questions, copies itself where a venv is asked for, and logs everything else.
 FAKE_PYTHON = """#!/bin/bash

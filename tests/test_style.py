@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.not_simulated("it is about the source")
 
 # Lowest first, as README's picture has it. A module may import from its own room and from those before it; rooms on
 # one line are siblings.
