@@ -44,7 +44,7 @@ def find() -> str | None:
     """The program: ``$ANYXPU_OCLOC``, else on the PATH, else where ``anyxpu get-ocloc`` put it; None if nowhere."""
     if asked := os.environ.get(VARIABLE):
         return shutil.which(asked)
-    return shutil.which("ocloc") or shutil.which(installed_path())
+    return shutil.which("ocloc") or shutil.which(str(installed_path()))
 
 
 @functools.cache

@@ -76,6 +76,7 @@ def test_a_kernel_that_one_side_does_not_compile_is_named_with_the_reason(monkey
     monkeypatch.setattr(CUDABackend, "make_llir", refuse)
     monkeypatch.setattr(compile_time, "_two_processes", lambda names, wrong: (0, 0))
     report = compile_time.run(Request(rounds=1, only=("relu",)))
-    assert report.rows == [] and len(report.wrong) == 1
-    assert report.wrong[0].startswith("relu, triton_poi_fused_relu") and "no such layout" in report.wrong[0]
+    assert report.rows == [] and report.wrong  # Inductor offers a GPU's autotuner more than one
+    for reason in report.wrong:
+        assert reason.startswith("relu, triton_poi_fused_relu") and "no such layout" in reason
     assert [goal.value for goal in report.goals] == [None] * 4
