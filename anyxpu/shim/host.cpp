@@ -15,6 +15,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "shim/arguments.h"
 #include "shim/host_memory.h"
 #include "shim/ops.h"
 
@@ -63,40 +64,6 @@ template <class Table, class Value>
 bool listed(const Table& table, const std::string& op, const Value& value) {
   auto found = table.find(op);
   return found != table.end() && found->second.count(value) > 0;
-}
-
-std::string full_name(const c10::OperatorHandle& op) {
-  const auto& name = op.operator_name();
-  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-}
-
-// --- walking arguments --------------------------------------------------------------------------------------
-
-bool on_xpu(const Tensor& t) { return t.defined() && t.device().type() == c10::DeviceType::XPU; }
-
-// Calls visit(tensor) for each defined tensor in a value: itself, or an element of a list, optional or not.
-template <class Visit>
-void for_each_tensor(const IValue& value, Visit visit) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) visit(value.toTensor());
-  } else if (value.isList()) {
-    for (const IValue& element : value.toListRef()) for_each_tensor(element, visit);
-  }
-}
-
-// The same value with each defined tensor replaced by map(tensor).
-template <class Map>
-IValue map_tensors(const IValue& value, Map map) {
-  if (value.isTensor()) return value.toTensor().defined() ? IValue(map(value.toTensor())) : value;
-  if (!value.isList()) return value;
-  const auto list = value.toList();
-  bool any = false;
-  for_each_tensor(value, [&](const Tensor&) { any = true; });
-  if (!any) return value;
-  c10::impl::GenericList mapped(list.elementType());
-  mapped.reserve(list.size());
-  for (const IValue& element : value.toListRef()) mapped.push_back(map_tensors(element, map));
-  return mapped;
 }
 
 // --- devices ------------------------------------------------------------------------------------------------

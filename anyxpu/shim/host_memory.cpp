@@ -41,8 +41,9 @@ std::pair<size_t, size_t> span(const Tensor& t) {
 
 void set_host_copies(bool always) noexcept { always_copy = always; }
 
-HostMemory::HostMemory(c10::DeviceIndex device)
-    : device_(device), shared_(properties(device).host_accessible != 0 && !always_copy) {}
+bool host_reaches(c10::DeviceIndex device) { return properties(device).host_accessible != 0 && !always_copy; }
+
+HostMemory::HostMemory(c10::DeviceIndex device) : device_(device), shared_(host_reaches(device)) {}
 
 HostMemory::~HostMemory() {
   if (busy_) driver().queue_synchronize(current_queue(device_));

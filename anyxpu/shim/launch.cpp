@@ -363,9 +363,15 @@ bool remember_kernel(Launcher* self, PyObject* object) {
   return true;
 }
 
-// A launch that failed becomes anyxpu.errors.KernelError, which names the kernel.
-PyObject* raise_launch_error(const Kernel& kernel) {
+// A launch that failed becomes anyxpu.errors.KernelError, which names the kernel; on a lost device
+// torch.AcceleratorError.
+PyObject* raise_launch_error(const Kernel& kernel, ax_status status) {
   const std::string message = driver().last_error();
+  if (status == AX_DEVICE_LOST) {
+    const py::object lost = py::module_::import("torch").attr("AcceleratorError");
+    PyErr_SetString(lost.ptr(), lost_device("kernel " + kernel.name + ": cannot launch: " + message).c_str());
+    return nullptr;
+  }
   const py::object error =
       py::module_::import("anyxpu.errors").attr("KernelError")(kernel.name, "", "cannot launch: " + message);
   PyErr_SetObject(py::type::handle_of(error).ptr(), error.ptr());
@@ -411,7 +417,7 @@ PyObject* call(Launcher* self, PyObject* const* args, Py_ssize_t count) {
   const ax_status status =
       driver().launch(reinterpret_cast<ax_queue*>(queue), self->kernel->handle, groups, plan.local, out.data(),
                       static_cast<uint32_t>(out.size()), work_of(plan.work, groups, out));
-  if (C10_UNLIKELY(status != AX_OK)) return raise_launch_error(*self->kernel);
+  if (C10_UNLIKELY(status != AX_OK)) return raise_launch_error(*self->kernel, status);
   Py_RETURN_NONE;
 }
 

@@ -77,6 +77,8 @@ inline c10::Device xpu_device(c10::DeviceIndex index) { return c10::Device(c10::
 void host_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 // Runs host operators on copies even where the host can read device memory, as on a discrete GPU.
 void set_host_copies(bool always) noexcept;
+// Whether they run on the device's own memory.
+bool host_reaches(c10::DeviceIndex device);
 // Names of the operators that structural.cpp serves.
 const std::map<std::string, Way>& structural_operators();
 

@@ -90,11 +90,20 @@ bool driver_started() noexcept { return started.load() != nullptr; }
 
 bool in_bad_fork() noexcept { return forked.load(); }
 
+std::string lost_device(const std::string& message) {
+  return message +
+         ". The device does not answer any more: save what the host has and start the program anew "
+         "(`anyxpu doctor` says whether the driver sees the device again)";
+}
+
 void check(ax_status status, const char* what) {
   if (C10_LIKELY(status == AX_OK)) return;
   const char* said = driver().last_error();
   TORCH_CHECK_WITH(OutOfMemoryError, status != AX_OUT_OF_MEMORY, "anyxpu: cannot ", what, ": ", said);
   TORCH_CHECK_NOT_IMPLEMENTED(status != AX_UNSUPPORTED, "anyxpu: cannot ", what, ": ", said);
+  if (status == AX_DEVICE_LOST)
+    throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, AX_DEVICE_LOST,
+                                lost_device(c10::str("anyxpu: cannot ", what, ": ", said)));
   TORCH_CHECK(false, "anyxpu: cannot ", what, ": ", said);
 }
 

@@ -29,8 +29,10 @@ bool driver_started() noexcept;
 // True in a child that was forked after the parent opened the driver.
 bool in_bad_fork() noexcept;
 // Throws c10::Error "anyxpu: cannot <what>: <last_error()>" unless status is AX_OK.
-// AX_OUT_OF_MEMORY becomes c10::OutOfMemoryError.
+// AX_OUT_OF_MEMORY becomes c10::OutOfMemoryError, AX_DEVICE_LOST c10::AcceleratorError.
 void check(ax_status status, const char* what);
+// What is said of AX_DEVICE_LOST: the message, and what is left to do.
+std::string lost_device(const std::string& message);
 
 // --- devices ------------------------------------------------------------------------------------------------
 // Devices the driver shows; 0 when it cannot be started, finds none, or in a bad fork. Never throws.

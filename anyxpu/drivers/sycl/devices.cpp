@@ -263,7 +263,9 @@ void fill_features(const Device& d, ax_device_properties& p) {
 // Bytes that could be had from the host now, for whatever device or purpose.
 uint64_t host_left() {
   uint64_t handed_out = 0;
-  for (const auto& device : devices()) handed_out += device->used.load(std::memory_order_relaxed);
+  for (const auto& device : devices()) {
+    if (device->is_cpu()) handed_out += device->used.load(std::memory_order_relaxed);
+  }
   const uint64_t available = available_memory(), promised = untouched_memory(handed_out) + kHostReserve;
   return available > promised ? available - promised : 0;
 }

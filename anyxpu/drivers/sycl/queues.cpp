@@ -6,7 +6,7 @@
 #include <shared_mutex>
 #include <unordered_map>
 
-#include "common.h"
+#include "bridge.h"
 
 namespace anyxpu::sycl_driver {
 namespace {
@@ -181,6 +181,7 @@ ax_status copy(ax_queue* queue, void* dst, const void* src, uint64_t bytes) {
         std::memmove(dst, src, bytes);
         return;
       }
+      if (copy_between_gpus(q, dst, src, bytes)) return;
       experimental::memcpy(q, dst, src, bytes);
     });
   });

@@ -1,0 +1,172 @@
+// torch.distributed's collectives on memory that the host cannot reach, by whatever backend serves the CPU (gloo).
+//
+// They go on after they return, so the host path, which carries back what was written when the kernel returns, would
+// come too early; and their schemas do not say which tensors they write. Here the tensors' CPU copies go through the
+// collective, and what it wrote is carried back before the Work that the caller holds counts as done.
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include <array>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "shim/arguments.h"
+#include "shim/ops.h"
+
+namespace anyxpu {
+namespace {
+
+using at::Tensor;
+using c10::IValue;
+using c10d::Work;
+using Future = c10::ivalue::Future;
+using torch::jit::Stack;
+using WorkPointer = c10::intrusive_ptr<Work>;
+using FuturePointer = c10::intrusive_ptr<Future>;
+
+enum class Use : uint8_t { read, written, both };
+
+struct Argument {
+  std::string_view name;
+  Use use;
+};
+
+// How a collective uses its tensors, by the names of its arguments; `tensors` is both but for the one that sends.
+constexpr std::array<Argument, 11> kUses{{
+    {"tensors", Use::both},
+    {"tensor", Use::read},  // of a barrier, which moves nothing
+    {"input_tensor", Use::read},
+    {"input_tensors", Use::read},
+    {"inputs", Use::read},
+    {"input", Use::read},
+    {"output_tensor", Use::written},
+    {"output_tensors", Use::written},
+    {"outputs", Use::written},
+    {"output", Use::written},
+    {"output_lists", Use::written},
+}};
+
+Use use_of(std::string_view op, std::string_view argument) {
+  if (op == "c10d::send") return Use::read;
+  for (const Argument& known : kUses)
+    if (known.name == argument) return known.use;
+  return Use::both;
+}
+
+struct Pair {
+  Tensor device, host;
+  bool written;
+};
+
+// Of the elements that a collective leaves as they are the old values have to come back too.
+Tensor host_copy(const Tensor& t, Use use) {
+  const bool all_written = use == Use::written && t.is_non_overlapping_and_dense();
+  return all_written ? at::empty_like(t, t.options().device(c10::kCPU)) : t.detach().to(c10::kCPU);
+}
+
+void carry_back(const std::vector<Pair>& pairs) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  for (const Pair& pair : pairs) {
+    if (!pair.written) continue;
+    const c10::DeviceGuard guard(pair.device.device());
+    Tensor there = pair.device;
+    copy_tensor(there, pair.host, /*non_blocking=*/false);
+  }
+}
+
+std::vector<Tensor> written(const std::vector<Pair>& pairs) {
+  std::vector<Tensor> tensors;
+  for (const Pair& pair : pairs)
+    if (pair.written) tensors.push_back(pair.device);
+  return tensors;
+}
+
+// Done when `work` is and what it wrote lies on the device; holds all the tensors until then.
+FuturePointer arriving(const WorkPointer& work, std::vector<Pair> pairs) {
+  FuturePointer host;
+  try {
+    host = work->getFuture();
+  } catch (const std::exception&) {
+    // Works of one sender and one receiver have none.
+  }
+  if (host) {
+    return host->then(
+        [work, pairs = std::move(pairs)](Future& done) {
+          done.value();  // throws what the collective failed with
+          carry_back(pairs);
+          return IValue(written(pairs));
+        },
+        c10::ListType::ofTensors());
+  }
+  auto made = c10::make_intrusive<Future>(c10::ListType::ofTensors());
+  std::thread([work, made, pairs = std::move(pairs)] {
+    try {
+      work->wait();
+      carry_back(pairs);
+      made->markCompleted(IValue(written(pairs)));
+    } catch (...) {
+      made->setError(std::current_exception());
+    }
+  }).detach();
+  return made;
+}
+
+void collective(const c10::OperatorHandle& op, Stack* stack) {
+  const auto& schema = op.schema();
+  const size_t count = schema.arguments().size();
+  const Stack given(stack->end() - static_cast<ptrdiff_t>(count), stack->end());
+  c10::DeviceIndex device = -1;
+  for (const IValue& value : given) {
+    for_each_tensor(value, [&](const Tensor& t) {
+      if (device < 0 && on_xpu(t)) device = t.device().index();
+    });
+  }
+  if (device < 0 || host_reaches(device)) return host_fallback(op, stack);
+
+  const std::string name = full_name(op);
+  op_counter(name).add(Way::host);
+  std::vector<Pair> pairs;
+  Stack arguments;
+  for (size_t i = 0; i < count; ++i) {
+    const Use use = use_of(name, schema.arguments()[i].name());
+    arguments.push_back(map_tensors(given[i], [&](const Tensor& t) {
+      if (!on_xpu(t)) return t;
+      pairs.push_back({t, host_copy(t, use), use != Use::read});
+      return pairs.back().host;
+    }));
+  }
+  {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &arguments);
+  }
+  torch::jit::drop(*stack, count);
+  for (IValue& result : arguments) {
+    if (result.isCustomClass()) {
+      const auto work = result.toCustomClass<Work>();
+      stack->push_back(IValue(Work::create_from_future(arriving(work, pairs))));
+      continue;
+    }
+    stack->push_back(map_tensors(result, [&](const Tensor& t) {
+      for (const Pair& pair : pairs)
+        if (pair.host.is_same(t)) return pair.device;
+      return t;
+    }));
+  }
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(c10d, XPU, library) {
+  for (const char* name : {"allgather_", "_allgather_base_", "allgather_coalesced_", "allgather_into_tensor_coalesced_",
+                           "allreduce_", "allreduce_coalesced_", "alltoall_", "alltoall_base_", "barrier", "broadcast_",
+                           "gather_", "recv_", "recv_any_source_", "reduce_", "reduce_scatter_",
+                           "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_", "scatter_", "send"}) {
+    library.impl(name, torch::CppFunction::makeFromBoxedFunction<&collective>());
+  }
+}
+
+}  // namespace anyxpu
