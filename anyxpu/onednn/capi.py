@@ -165,15 +165,32 @@ class OneDnnError(AnyxpuError):
         status: what it returned, one of :class:`Status` as far as that names it.
     """
 
+    hint = "; run with ONEDNN_VERBOSE=all to see oneDNN's own account"
+
     def __init__(self, call: str, status: int, what: str) -> None:
         self.status = status
         name = Status(status).name.lower() if status in list(Status) else f"status {status}"
-        hint = "; run with ONEDNN_VERBOSE=all to see oneDNN's own account"
-        super().__init__(f"oneDNN answered {name} to {call} for {what}{hint}")
+        super().__init__(f"oneDNN answered {name} to {call} for {what}{self.hint}")
 
 
-class Unimplemented(OneDnnError):
+class Unavailable(OneDnnError):
+    """oneDNN cannot do this here; another way can."""
+
+
+class Unimplemented(Unavailable):
     """oneDNN has no implementation of this primitive for these operands on this device."""
+
+
+class NotBuilt(Unavailable):
+    """oneDNN has an implementation, and its kernels did not build.
+
+    Those that it writes in OpenCL C (most it assembles itself) are built for a GPU by Intel's OpenCL driver.
+    """
+
+    hint = (
+        ". Is Intel's OpenCL driver for this GPU installed (Debian and Ubuntu: intel-opencl-icd)? Run with "
+        "ONEDNN_VERBOSE=all to see oneDNN's own account"
+    )
 
 
 class _Version(ctypes.Structure):
@@ -251,7 +268,7 @@ def call(name: str, *args: Any, what: str) -> None:
         what: the operator and its shapes, for the error.
 
     Raises:
-        Unimplemented: oneDNN cannot do it on this device.
+        Unavailable: oneDNN cannot do it on this device.
         OneDnnError: any other failure.
     """
     status = getattr(library(), name)(*args)
@@ -269,5 +286,8 @@ def create(name: str, *args: Any, what: str) -> int:
 
 def error(name: str, status: int, what: str) -> OneDnnError:
     """The exception that stands for a failed call."""
-    kind = Unimplemented if status == Status.UNIMPLEMENTED else OneDnnError
-    return kind(name, status, what)
+    if status == Status.UNIMPLEMENTED:
+        return Unimplemented(name, status, what)
+    if name == "primitive_create" and status == Status.RUNTIME_ERROR:
+        return NotBuilt(name, status, what)
+    return OneDnnError(name, status, what)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from anyxpu.onednn import capi, engine
 from anyxpu.onednn.capi import Algorithm, Arg, Prop
-from anyxpu.onednn.fallbacks import FLOAT32, Declined, Fallback, count
+from anyxpu.onednn.fallbacks import FLOAT32, HOST, Declined, Fallback, count, named
 from anyxpu.onednn.matmul import FLOATS, SIXTEEN_BITS, contiguous_strides
 from anyxpu.onednn.primitive import (
     Attributes,
@@ -393,15 +393,14 @@ def _problem(
     return _Problem(geometry, dtype, device, *shapes, result, bias, channels_last, attributes)
 
 
-def _instead(source: Tensor, geometry: Geometry, why: str | capi.Unimplemented) -> Any:
+def _instead(source: Tensor, geometry: Geometry, why: str | capi.Unavailable) -> Any:
     """The plan of a call that oneDNN does not serve as it comes."""
     operands = f"{str(source.dtype).removeprefix('torch.')} on {source.device}"
     if isinstance(why, str):
         return Declined(Fallback(geometry.kind, operands, why))
-    reason = f"no implementation on {torch.xpu.get_device_name(source.device)}: {why}"
-    if source.dtype in SIXTEEN_BITS:
-        return _Widened(source.dtype, Fallback(geometry.kind, operands, reason, FLOAT32))
-    return Declined(Fallback(geometry.kind, operands, reason))
+    widen = source.dtype in SIXTEEN_BITS
+    fallback = named(geometry.kind, operands, source.device, why, FLOAT32 if widen else HOST)
+    return _Widened(source.dtype, fallback) if widen else Declined(fallback)
 
 
 def _plan_forward(source: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, mode: str) -> Any:
@@ -413,7 +412,7 @@ def _plan_forward(source: Tensor, weight: Tensor, bias: Tensor | None, geometry:
         return _instead(source, geometry, problem)
     try:
         return _Forward(problem, tensors)
-    except capi.Unimplemented as error:
+    except capi.Unavailable as error:
         return _instead(source, geometry, error)
 
 
@@ -428,7 +427,7 @@ def _plan_backward(
         return _instead(source, geometry, _DO_NOT_FIT)
     try:
         return _Backward(problem, tensors, mask)
-    except capi.Unimplemented as error:
+    except capi.Unavailable as error:
         return _instead(source, geometry, error)
 
 

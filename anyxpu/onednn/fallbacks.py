@@ -6,9 +6,15 @@ anyxpu.onednn.fallbacks.seen()  every such reason since the start or :func:`rese
 from __future__ import annotations
 
 import threading
+import warnings
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
+
+import torch
+
+from anyxpu.onednn import capi
 
 HOST, FLOAT32, COMPOSED = "host", "float32", "composed"
 """CPU torch; a float32 primitive with conversions around it; a primitive and operators after it."""
@@ -55,6 +61,23 @@ def reset() -> None:
     """Forget them."""
     with _lock:
         _counts.clear()
+
+
+def named(primitive: str, operands: str, device: torch.device, error: capi.Unavailable, instead: str) -> Fallback:
+    """The fallback for what oneDNN does not have on a device. Warns, once a device, where that could be mended."""
+    name = torch.xpu.get_device_name(device)
+    if isinstance(error, capi.NotBuilt):
+        _warn(name, error.hint)
+    return Fallback(primitive, operands, f"not to be had on {name}: {error}", instead)
+
+
+@cache
+def _warn(device: str, hint: str) -> None:
+    warnings.warn(
+        f"anyxpu: kernels that oneDNN wrote in OpenCL C do not build on {device}; what needs them goes another, slower "
+        f"way, which anyxpu.ops.fallbacks() lists{hint}",
+        stacklevel=2,
+    )
 
 
 class Declined:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from anyxpu.onednn import capi, engine
 from anyxpu.onednn.capi import Arg
-from anyxpu.onednn.fallbacks import COMPOSED, FLOAT32, Declined, Fallback, count
+from anyxpu.onednn.fallbacks import COMPOSED, FLOAT32, HOST, Declined, Fallback, count, named
 from anyxpu.onednn.primitive import Attributes, Executable, MemoryDesc, PrimitiveDesc, SignatureCache, run
 
 CACHE: SignatureCache[Any] = SignatureCache(capacity=2048)
@@ -186,9 +186,8 @@ class _Copied:
 class _Widened:
     """A 16-bit product on a device whose oneDNN lacks it: computed in float32, rounded once."""
 
-    def __init__(self, problem: _Problem, reason: str) -> None:
-        self.dtype, self.attributes = problem.dtype, problem.attributes
-        self.fallback = Fallback("matmul", problem.operands, reason, FLOAT32)
+    def __init__(self, problem: _Problem, fallback: Fallback) -> None:
+        self.dtype, self.attributes, self.fallback = problem.dtype, problem.attributes, fallback
 
     def run(self, c: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None) -> Any:
         wide = None if c is None else c.float()
@@ -369,11 +368,10 @@ def _served(problem: _Problem) -> Any:
         if problem.out is not None and matrix_strides(*problem.out) is None:
             return _Copied(problem)
         return _Direct(problem)
-    except capi.Unimplemented as error:
-        reason = f"no implementation on {torch.xpu.get_device_name(problem.device)}: {error}"
-        if problem.dtype in SIXTEEN_BITS:
-            return _Widened(problem, reason)
-        return Declined(Fallback("matmul", problem.operands, reason))
+    except capi.Unavailable as error:
+        widen = problem.dtype in SIXTEEN_BITS
+        fallback = named("matmul", problem.operands, problem.device, error, FLOAT32 if widen else HOST)
+        return _Widened(problem, fallback) if widen else Declined(fallback)
 
 
 def _expands(shape: Sequence[int], to: Sequence[int]) -> bool:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from anyxpu.onednn import fallbacks as _fallbacks
 from anyxpu.ops import attention, compiled, kernels, printing, registry
 from anyxpu.shim import lib
+
+if TYPE_CHECKING:  # not for the sake of one name: it loads what `import torch` does without
+    from anyxpu.onednn.fallbacks import Fallback
 
 
 def register() -> None:
@@ -42,18 +44,22 @@ def counters() -> dict[str, dict[str, int]]:
 
 def reset_counters() -> None:
     """Set all counts to zero, those of :func:`fallbacks` too."""
+    from anyxpu.onednn.fallbacks import reset
+
     lib().reset_op_counters()
-    _fallbacks.reset()
+    reset()
 
 
-def fallbacks() -> dict[_fallbacks.Fallback, int]:
+def fallbacks() -> dict[Fallback, int]:
     """What a library was asked for and did not do as it came, since the start or :func:`reset_counters`.
 
     Returns:
         Each :class:`~anyxpu.onednn.fallbacks.Fallback` (primitive, operands, reason, what served it instead), and how
         often; the most frequent first.
     """
-    return _fallbacks.seen()
+    from anyxpu.onednn.fallbacks import seen
+
+    return seen()
 
 
 def resolve(op: str) -> str:
