@@ -98,13 +98,17 @@ def documented() -> set[str]:
     return set(re.findall(r"^\| `(torch\.[\w.]+)` \|", DOCUMENT.read_text(), re.MULTILINE))
 
 
+# The second is torch's own of a GPU, whose telemetry is read by that package.
+REFUSALS = ("NotImplementedError", "ImportError: pyzes is required")
+
+
 def test_every_name_works_or_says_that_it_does_not(outcomes):
-    other = {name: said for name, said in outcomes.items() if not said.startswith(("works", "NotImplementedError"))}
+    other = {name: said for name, said in outcomes.items() if not said.startswith(("works", *REFUSALS))}
     assert other == {}
 
 
 def test_the_document_lists_exactly_what_raises(outcomes):
-    raising = {name for name, said in outcomes.items() if said.startswith("NotImplementedError")}
+    raising = {name for name, said in outcomes.items() if said.startswith(REFUSALS)}
     absent_in_this_torch = documented() - set(outcomes)
     assert raising == documented() - absent_in_this_torch
 
@@ -115,6 +119,7 @@ def test_the_errors_say_why_and_the_way_out(outcomes):
             assert len(said) > 80, f"{name}: {said}"
 
 
+@pytest.mark.not_simulated("its allocator gives the host's memory, which is a CPU device's and no GPU's")
 def test_pluggable_allocator(run_python, tmp_path):
     """The two names that must come before the first allocation, with an allocator of our own."""
     source = tmp_path / "counting.cpp"
