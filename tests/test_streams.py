@@ -105,6 +105,7 @@ def test_wait_stream(slow_write):
     assert seen.tolist() == [12, 12]
 
 
+@pytest.mark.not_simulated("a kernel that does not execute is done before the host asks, and takes no time")
 def test_elapsed_time_covers_the_work_between(slow_write):
     start, end = torch.xpu.Event(enable_timing=True), torch.xpu.Event(enable_timing=True)
     out, stream = zeros(1), torch.xpu.current_stream()
