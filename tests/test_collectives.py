@@ -92,15 +92,11 @@ if __name__ == "__main__":
 """
 
 
-
-
 @pytest.mark.not_simulated("compares what the collectives moved with what kernels computed")
 def test_every_collective_on_memory_that_the_host_does_not_reach(run_python: RunPython, tmp_path) -> None:
     path = tmp_path / "collectives_program.py"
     path.write_text(PROGRAM)
-    done = run_python(
-        f"import subprocess, sys; sys.exit(subprocess.run([sys.executable, {str(path)!r}]).returncode)"
-    )
+    done = run_python(f"import subprocess, sys; sys.exit(subprocess.run([sys.executable, {str(path)!r}]).returncode)")
     for count, wrong in json.loads(done.stdout.splitlines()[-1]):
         assert count >= 26
         assert wrong == []
