@@ -15,7 +15,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -142,6 +142,16 @@ def driver(name: str) -> Library:
         link_flags += (f"-L{prefix / 'lib'}", f"-Wl,--disable-new-dtags,-rpath,{prefix / 'lib'}", "-lsycl", "-lOpenCL")
         versions += (importlib.metadata.version("intel-sycl-rt"),)
     return Library(f"anyxpu_{name}", sources, headers, compile_flags, include_flags, link_flags, versions)
+
+
+def sycl_program(name: str, source: str) -> Library:
+    """A library of one file of this package that speaks SYCL; ``source`` is its path in the package.
+
+    Raises:
+        BuildError: the SYCL runtime is not installed.
+    """
+    sycl = driver("sycl")
+    return replace(sycl, name=name, sources=(PACKAGE / source,), headers=())
 
 
 @cache
