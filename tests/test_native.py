@@ -148,11 +148,23 @@ def test_a_grf_mode_reaches_the_compiler(mode, registers, ocloc_program, fresh):
 
 
 @pytest.mark.parametrize("switch", [None, "option", "variable"])
-def test_a_device_gets_spirv_unless_native_code_is_asked_for(switch, ocloc_program, fresh, monkeypatch):
+def test_the_driver_of_a_gpu_that_is_here_makes_its_code_unless_ocloc_is_asked_to(
+    switch, ocloc_program, fresh, monkeypatch
+):
+    from anyxpu.triton import driver
+
+    finished = []
+
+    def finish(module, flags, name, work_items):
+        finished.append(native.module_format(module))
+        return ocloc.zebin(module, "bmg", flags)
+
+    monkeypatch.setattr(driver, "finish", finish)
     monkeypatch.setenv("TRITON_XPU_GEN_NATIVE_CODE", "1" if switch == "variable" else "0")
     options = {"generate_native_code": True} if switch == "option" else {}
     binary = compile_for({"type": "gpu", "target": "bmg"}, **options).asm["zebin"]
-    assert native.module_format(binary) == ("native" if switch else "spirv")
+    assert native.module_format(binary) == "native"
+    assert set(finished) == (set() if switch else {"spirv"})
 
 
 def test_a_wrong_mode_is_refused_by_name():

@@ -263,6 +263,7 @@ class IntelBackend(BaseBackend):
         count_compilation(metadata["name"])
         try:
             if self._is_named():
+                _check_target(metadata["name"], kind)
                 return ocloc.spirv(source, kind, lower.INTEL_GPU.options)
             return native.spirv(source, kind, lower.INTEL_GPU.options)
         except ocloc.OclocError as error:
@@ -274,9 +275,7 @@ class IntelBackend(BaseBackend):
         """
         name, kind = metadata["name"], device_kind(self.target)
         if self._wants_ocloc(options):
-            if kind not in ocloc.TARGETS:
-                known = ", ".join(ocloc.TARGETS)
-                raise KernelError(name, "", f"there is no native code for the device {kind!r}; known are {known}")
+            _check_target(name, kind)
 
             def compile(flags: str) -> bytes:
                 return ocloc.zebin(module, kind, flags)
@@ -310,6 +309,13 @@ class IntelBackend(BaseBackend):
     def _wants_ocloc(self, options: Options) -> bool:
         asked = options.generate_native_code or os.environ.get("TRITON_XPU_GEN_NATIVE_CODE") == "1"
         return self._is_named() or asked
+
+
+def _check_target(name: str, kind: str) -> None:
+    """Raise KernelError unless ocloc is known to make native code for that device."""
+    if kind not in ocloc.TARGETS:
+        known = ", ".join(ocloc.TARGETS)
+        raise KernelError(name, "", f"there is no native code for the device {kind!r}; known are {known}")
 
 
 def _all_inline(mod: Any) -> Any:
