@@ -22,26 +22,29 @@ def collectives(rank, device):
     empty = lambda *shape: torch.full(shape, -1.0).to(device)
     done = {}
     for mode in ("waited", "async"):
-        def finish(work):
+        def call(name, collective, *arguments, then=None, **options):
+            work = collective(*arguments, **options, async_op=mode == "async")
             if work is not None:
                 work.wait()
-        later = mode == "async"
-        a = new(5, 3); finish(dist.all_reduce(a, async_op=later)); done[mode, "all_reduce"] = [a]
-        a = new(4, 6).t(); b = a.contiguous(); finish(dist.all_reduce(b, op=dist.ReduceOp.MAX, async_op=later))
-        done[mode, "all_reduce max"] = [b]
-        a = new(7); finish(dist.broadcast(a, 1, async_op=later)); done[mode, "broadcast"] = [a]
-        a = new(7); finish(dist.reduce(a, 0, async_op=later)); done[mode, "reduce"] = [a] if rank == 0 else []
-        a, out = new(3), [empty(3), empty(3)]; finish(dist.all_gather(out, a, async_op=later)); done[mode, "all_gather"] = out
-        a, out = new(3), empty(6); finish(dist.all_gather_into_tensor(out, a, async_op=later)); done[mode, "all_gather_into"] = [out]
-        whole = empty(4, 4); parts = [whole[0], whole[2]]
-        finish(dist.all_gather(parts, new(4), async_op=later)); done[mode, "all_gather into views"] = [whole]
-        a, out = new(6), empty(3); finish(dist.reduce_scatter_tensor(out, a, async_op=later)); done[mode, "reduce_scatter_tensor"] = [out]
-        a, out = [new(3), new(3)], empty(3); finish(dist.reduce_scatter(out, a, async_op=later)); done[mode, "reduce_scatter"] = [out]
-        out = [empty(3), empty(3)] if rank == 0 else None
-        finish(dist.gather(new(3), out, dst=0, async_op=later)); done[mode, "gather"] = out or []
-        out, parts = empty(3), [new(3), new(3)]
-        finish(dist.scatter(out, parts if rank == 1 else None, src=1, async_op=later)); done[mode, "scatter"] = [out]
-        a, out = new(4), empty(4); finish(dist.all_to_all_single(out, a, async_op=later)); done[mode, "all_to_all_single"] = [out]
+            done[mode, name] = then
+
+        a, b, c, d = new(5, 3), new(6, 4), new(7), new(7)
+        call("all_reduce", dist.all_reduce, a, then=[a])
+        call("all_reduce max", dist.all_reduce, b, op=dist.ReduceOp.MAX, then=[b])
+        call("broadcast", dist.broadcast, c, 1, then=[c])
+        call("reduce", dist.reduce, d, 0, then=[d] if rank == 0 else [])
+        parts, whole, views = [empty(3), empty(3)], empty(6), empty(4, 4)
+        call("all_gather", dist.all_gather, parts, new(3), then=parts)
+        call("all_gather_into", dist.all_gather_into_tensor, whole, new(3), then=[whole])
+        call("all_gather into views", dist.all_gather, [views[0], views[2]], new(4), then=[views])
+        one, other = empty(3), empty(3)
+        call("reduce_scatter_tensor", dist.reduce_scatter_tensor, one, new(6), then=[one])
+        call("reduce_scatter", dist.reduce_scatter, other, [new(3), new(3)], then=[other])
+        gathered, scattered, swapped = [empty(3), empty(3)], empty(3), empty(4)
+        call("gather", dist.gather, new(3), gathered if rank == 0 else None, dst=0, then=gathered)
+        parts = [new(3), new(3)]
+        call("scatter", dist.scatter, scattered, parts if rank == 1 else None, src=1, then=[scattered])
+        call("all_to_all_single", dist.all_to_all_single, swapped, new(4), then=[swapped])
     a, b = new(5), empty(5)
     if rank == 0: dist.send(a, 1); dist.recv(b, 1)
     else: dist.recv(b, 0); dist.send(a, 0)

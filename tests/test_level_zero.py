@@ -42,8 +42,9 @@ def test_the_first_hour_of_an_owner(device, adapter, tmp_path) -> None:
         start.record(); x @ x; end.record(); torch.xpu.synchronize()
         kernels = [x.sort().values.shape, x.t().contiguous().half().shape, torch.rand(7, device="xpu").shape]
         compiled = torch.compile(lambda t: torch.softmax(t @ t, -1))(x)
+        said = [str(w.message) for w in said]
         print(json.dumps({"filled": filled, "wide": wide, "elapsed": start.elapsed_time(end), "kernels": kernels,
-            "compiled": list(compiled.shape), "name": torch.xpu.get_device_name(), "said": [str(w.message) for w in said]}))
+            "compiled": list(compiled.shape), "name": torch.xpu.get_device_name(), "said": said}))
         """,
         tmp_path,
         adapter=adapter,
@@ -74,7 +75,8 @@ cl.clGetDeviceInfo(gpu, 0x1030, 0, None, ctypes.byref(size))
 text = ctypes.create_string_buffer(size.value)
 cl.clGetDeviceInfo(gpu, 0x1030, size, text, None)
 p = driver.properties(0)
-print(json.dumps({"target": p.target.decode(), "extensions": text.value.decode().split(), "compiles": p.compiles_opencl_c,
+extensions = text.value.decode().split()
+print(json.dumps({"target": p.target.decode(), "extensions": extensions, "compiles": p.compiles_opencl_c,
     "features": {n: getattr(p, n) for n, _ in p._fields_ if n.startswith("has_")}}))
 """
 
@@ -101,7 +103,11 @@ def test_features_are_those_that_intels_opencl_driver_tells(device, tmp_path) ->
     ("fault", "doing", "error"),
     [
         ("launch:2", "[x.sort() for _ in range(3)]", "AcceleratorError: kernel .* not answer any more"),
-        ("synchronize:5", "[(x.sort(), torch.xpu.synchronize()) for _ in range(20)]", "AcceleratorError: .* not answer any more"),
+        (
+            "synchronize:5",
+            "[(x.sort(), torch.xpu.synchronize()) for _ in range(20)]",
+            "AcceleratorError: .* not answer any more",
+        ),
         ("build:1", "x.sort()", ""),  # native code that the driver does not take any more is made anew
         ("kernel:1", "x.sort()", "RuntimeError"),
         ("alloc:4", "[torch.empty(64 << 20, device='xpu') for _ in range(4)]", ""),  # served after the cache is freed

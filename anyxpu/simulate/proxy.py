@@ -71,6 +71,7 @@ def make(python: Path, driver: Path) -> Path:
     with lock(root / "lock"):
         if not (root / "made").exists():
             _write(root, about, driver)
+            _try(root / "bin" / "python", python)
             write_file(root / "made", b"")
     return root / "bin"
 
@@ -108,6 +109,16 @@ def _write(root: Path, about: dict, driver: Path) -> None:
     for script in sorted(Path(about["scripts"]).iterdir()):
         if script.is_file() and not _is_python(script) and _python_of(script) is not None:
             _script(binaries / script.name, f'exec {shlex.quote(str(python))} {shlex.quote(str(script))} "$@"')
+
+
+def _try(double: Path, python: Path) -> None:
+    """A Python whose own libraries want a newer C library than the driver's does not start under that."""
+    done = subprocess.run([str(double), "-c", "import ctypes, ssl"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SimulationError(
+            f"{python} does not run under the C library that Intel's driver came with: {done.stderr.strip()[-500:]}. "
+            "Use a Python built for an older one, or get a newer driver: anyxpu get-driver --suite sid"
+        )
 
 
 def _script(path: Path, line: str) -> None:

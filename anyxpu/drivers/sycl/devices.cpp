@@ -96,6 +96,12 @@ std::unique_ptr<Device> make_device(const sycl::device& device, const sycl::cont
 void find_devices(int wanted) {
   prepare_environment();
   std::vector<sycl::device> found = find(is_level_zero_gpu);
+  if (const char* simulated = std::getenv("ANYXPU_SIMULATE"); found.empty() && simulated != nullptr && *simulated) {
+    // Not the CPU in its place: the program asked for a GPU, and would not see that it runs on none.
+    throw Failure(AX_NO_DEVICE, std::string("Intel's driver was to simulate a ") + simulated +
+                                    " and shows no GPU: another version of it may want other switches. "
+                                    "Get the one that anyxpu knows: anyxpu get-driver");
+  }
   if (found.empty()) found = find(is_opencl_cpu);
   if (found.empty()) {
     throw Failure(AX_NO_DEVICE,
