@@ -23,7 +23,11 @@ needs_driver = pytest.mark.skipif(
 
 # The everyday slice: one device with sub-groups of 8 for products and no FP64, one with 2-D block loads.
 EVERYDAY = ("bmg", "dg2")
-ALL = [pytest.param(name, marks=() if name in EVERYDAY else pytest.mark.full) for name in DEVICES]
+
+
+def devices(*everyday: str) -> list:
+    """Every device, as a test's parameters; all but those named are for the full suite."""
+    return [pytest.param(name, marks=() if name in everyday else pytest.mark.full) for name in DEVICES]
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,8 @@ def run_on(device: str, source: str, folder: Path, *arguments: str, timeout: flo
     command, environment = _on(device, log)(["python", str(program), *arguments])
     done = subprocess.run(
         command,
-        env={**environment, **variables},
+        # The program lies in a folder of its own and may import what lies beside the tests.
+        env={**environment, "PYTHONPATH": str(Path(__file__).parent.parent), **variables},
         cwd=folder,
         capture_output=True,
         text=True,

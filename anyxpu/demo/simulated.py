@@ -1,7 +1,7 @@
 """``anyxpu demo --simulate DEVICE``: every model compiled for and launched on a GPU that is not here.
 
 Intel's own driver compiles, loads, checks and takes every kernel and executes none. So a row compares what does not
-depend on values (shapes and dtypes, with the same model on the device ``meta``), counts what the host had to serve
+depend on values (shapes and dtypes, with the same model on the CPU), counts what the host had to serve
 inside compiled graphs, and what the driver took and refused. Values are not compared and nothing is timed.
 
 Each row is a process of its own: the driver tells what it refused when its process ends, and a row that kills its
@@ -182,7 +182,7 @@ def main(arguments: list[str]) -> None:
 
 
 def one_row(model: Model, mode: str, dtype: Any) -> dict[str, Any]:
-    """Compile ``model`` for xpu, run it, and compare its results' shapes and dtypes with those of the device meta.
+    """Compile ``model`` for xpu, run it, and compare its results' shapes and dtypes with those of the CPU.
 
     Returns:
         ``compared``: how many tensors were; ``differences``: a sentence for each that differs; and the counts of
@@ -199,7 +199,7 @@ def one_row(model: Model, mode: str, dtype: Any) -> dict[str, Any]:
             side()
         with recorder.serving(XPU):
             found = [side()]
-        expected = [Inference(model, module, batch, dtype, "meta", compiled=False)()]
+        expected = [Inference(model, module, batch, dtype, "cpu", compiled=False)()]
     else:
         trainer = Training(model, module, batch, dtype, "xpu", compiled=True)
         for _ in range(2):  # only the second step of the optimizer has a state
@@ -208,7 +208,7 @@ def one_row(model: Model, mode: str, dtype: Any) -> dict[str, Any]:
         with recorder.serving(XPU):
             found = [trainer.backward(), *trainer.gradients()]
             trainer.update()
-        reference = Training(model, module, batch, dtype, "meta", compiled=False)
+        reference = Training(model, module, batch, dtype, "cpu", compiled=False)
         expected = [reference.backward(), *reference.gradients()]
     counts = {key: value for key, value in recorder.fields.items() if not key.startswith("first_calls")}
     return {"sizes": model.sizes, "compared": len(found), "differences": list(differences(found, expected)), **counts}

@@ -250,8 +250,11 @@ class IntelBackend(BaseBackend):
         try:
             made = native.choose(compile, lower.c_name(name), options.grf_mode, options.num_warps)
         except RuntimeError as error:
-            path = _keep(metadata, "cl", source)
-            raise KernelError(name, path, f"the GPU's driver refused it: {error}") from error
+            said = f"the GPU's driver refused it: {error}"
+            if self._lacks_doubles() and "cl_khr_fp64" in said:
+                # The words are those of a real XPU build; the compiler's own come once for each use of the type.
+                said = "Required aspect fp64 is not supported on the device: its has_fp64 is False. Use float32"
+            raise KernelError(name, _keep(metadata, "cl", source), said) from error
         metadata.update(n_spills=made.spills, n_regs=made.registers, build_flags=made.flags)
         return made.code
 
@@ -305,6 +308,10 @@ class IntelBackend(BaseBackend):
             and not self._is_named()
             and self.target.arch.get("compiles_opencl_c", False)
         )
+
+    def _lacks_doubles(self) -> bool:
+        """Does the device that is here say that it does not compute in double precision?"""
+        return isinstance(self.target.arch, dict) and self.target.arch.get("has_fp64") is False
 
     def _wants_ocloc(self, options: Options) -> bool:
         asked = options.generate_native_code or os.environ.get("TRITON_XPU_GEN_NATIVE_CODE") == "1"

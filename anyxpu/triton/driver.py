@@ -18,6 +18,7 @@ from triton.backends.driver import DriverBase
 from anyxpu import simulate
 from anyxpu.triton import untimed
 from anyxpu.triton.lower import c_name, launch_type, warp_size
+from anyxpu.triton.native import GRF_OPTIONS
 
 
 def _lib() -> Any:
@@ -50,7 +51,14 @@ def _native(format: str, code: bytes, options: str, name: str, work_items: int) 
     from triton.runtime.errors import OutOfResources
 
     module = _lib().load_module(_current_device(), format, code, options)
-    info = module.kernel(c_name(name)).info()
+    try:
+        info = module.kernel(c_name(name)).info()
+    except RuntimeError as error:
+        # Intel's driver builds a kernel that asks for larger work-groups than there are, and then does not find it.
+        limit = _lib().properties(_current_device()).max_work_group_size // (2 if GRF_OPTIONS["256"] in options else 1)
+        if work_items <= limit:
+            raise
+        raise OutOfResources(work_items, limit, "work-items a work-group") from error
     if info["max_work_group_size"] < work_items:
         what = f"work-items a work-group at {info['private_mem_size']} bytes of private memory"
         raise OutOfResources(work_items, info["max_work_group_size"], what)
