@@ -199,19 +199,20 @@ class _Widened:
 
 
 class _Composed:
-    """A float64 product that is scaled: oneDNN's factors are float32, so that is left to other operators."""
+    """A float64 product that oneDNN does not scale or add to as precisely: that is left to other operators."""
 
-    def __init__(self, problem: _Problem) -> None:
-        self.attributes = problem.attributes
-        reason = "oneDNN's factors are float32"
-        self.fallback = Fallback("matmul", problem.operands, reason, COMPOSED)
+    def __init__(self, problem: _Problem, fallback: Fallback) -> None:
+        self.attributes, self.fallback = problem.attributes, fallback
 
     def run(self, c: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None) -> Any:
         result, alpha, beta = product(None, a, b), self.attributes.alpha, self.attributes.beta
         if result is NotImplemented:
             return result
         count(self.fallback)
-        result = result.mul_(alpha) if c is None else torch.add(c * beta, result, alpha=alpha)
+        if c is None:
+            result.mul_(alpha)
+        else:
+            result = torch.add(c if beta == 1.0 else c * beta, result, alpha=alpha)
         return result if out is None else out.copy_(result)
 
 
@@ -363,15 +364,17 @@ def _served(problem: _Problem) -> Any:
     """The plan of a product that oneDNN can be asked for."""
     scaled = problem.attributes.alpha != 1.0 or problem.attributes.beta not in (0.0, 1.0)
     if problem.dtype == torch.float64 and scaled:
-        return _Composed(problem)
+        return _Composed(problem, Fallback("matmul", problem.operands, "oneDNN's factors are float32", COMPOSED))
     try:
         if problem.out is not None and matrix_strides(*problem.out) is None:
             return _Copied(problem)
         return _Direct(problem)
     except capi.Unavailable as error:
-        widen = problem.dtype in SIXTEEN_BITS
-        fallback = named("matmul", problem.operands, problem.device, error, FLOAT32 if widen else HOST)
-        return _Widened(problem, fallback) if widen else Declined(fallback)
+        if problem.dtype in SIXTEEN_BITS:
+            return _Widened(problem, named("matmul", problem.operands, problem.device, error, FLOAT32))
+        if problem.dtype == torch.float64 and problem.c is not None:  # the product alone may be had
+            return _Composed(problem, named("matmul", problem.operands, problem.device, error, COMPOSED))
+        return Declined(named("matmul", problem.operands, problem.device, error, HOST))
 
 
 def _expands(shape: Sequence[int], to: Sequence[int]) -> bool:
