@@ -192,6 +192,7 @@ def test_graphs_are_refused_clearly(xpu):
     assert not torch.xpu.is_current_stream_capturing()
 
 
+@pytest.mark.not_simulated("torch reads a GPU's telemetry with the package pyzes, which asks the hardware")
 @pytest.mark.parametrize("name", ["temperature", "power_draw", "memory_usage"])
 def test_unknown_telemetry_is_refused_clearly(xpu, name):
     if not hasattr(torch.xpu, name):
@@ -200,6 +201,7 @@ def test_unknown_telemetry_is_refused_clearly(xpu, name):
         getattr(torch.xpu, name)()
 
 
+@pytest.mark.not_simulated("torch reads a GPU's telemetry with the package pyzes, which asks the hardware")
 @pytest.mark.parametrize(
     ("name", "lowest", "highest"),
     [("clock_rate", 100, 10_000), ("utilization", 0, 100), ("device_memory_used", 1, None)],

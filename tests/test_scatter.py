@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import anyxpu.ops
+from anyxpu import simulate
 from anyxpu.ops import scattering
 from tests.strided import random_view
 
@@ -157,6 +158,7 @@ def test_an_expanded_index_is_read_in_place(no_host):
         assert_as_on_cpu((self, expanded, src), 0, "amin", False)
 
 
+@pytest.mark.not_simulated("the kernel that would find the index does not execute")
 def test_an_expanded_index_out_of_range_is_told():
     index = torch.tensor([[0], [3], [2]], device=DEVICE).expand(3, 600)
     place = torch.zeros(4, 600, device=DEVICE)
@@ -229,6 +231,7 @@ def test_the_host_computes_means_and_refuses_what_cpu_torch_refuses():
             self.to(device).scatter_add(2, index.to(device), src.to(device))
 
 
+@pytest.mark.not_simulated("the kernel that would find the index does not execute")
 @pytest.mark.parametrize("device_type", ("cpu", "gpu"))
 @pytest.mark.parametrize("bad", (5, -1, 2**40, -(2**40)))
 @pytest.mark.parametrize("shape", ((100, 40), (40, 3)))
@@ -247,7 +250,7 @@ def test_an_index_out_of_range_is_told_and_touches_nothing(device_type, bad, sha
     assert torch.equal(around.cpu(), expected)
 
 
-def test_compiled_sums_are_the_eager_kernels_and_never_the_hosts(launched):
+def test_compiled_sums_on_a_cpu_are_the_eager_kernels_and_never_the_hosts(launched):
     @torch.compile
     def f(x, i, s):
         return torch.zeros_like(x).scatter_add(0, i, s * 2) + 1
@@ -258,7 +261,7 @@ def test_compiled_sums_are_the_eager_kernels_and_never_the_hosts(launched):
     given = f(*(t.to(DEVICE) for t in (x, i, s)))
     assert not {op for op, ways in anyxpu.ops.counters().items() if "host" in ways}
     assert torch.equal(given.cpu(), expected)
-    assert launched == {"scatter_blocks"}
+    assert launched == (set() if simulate.active() else {"scatter_blocks"})  # Inductor has a GPU add atomically
 
 
 def test_compiled_gradients_of_embeddings_and_indexing_stay_generated(launched):
@@ -286,4 +289,4 @@ def test_the_gradient_of_gather_stays_on_the_device(launched):
         leaf.gather(0, i.to(device)).backward(torch.ones(40, 20, device=device))
         gradients.append(leaf.grad.cpu())
     assert torch.equal(*gradients)
-    assert launched == {"scatter_blocks"}
+    assert launched == {"scatter_lines" if simulate.active() else "scatter_blocks"}
