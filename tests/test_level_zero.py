@@ -283,3 +283,32 @@ def test_a_process_ends_with_work_in_flight(end, adapter, tmp_path) -> None:
         {end}
     """
     assert on_gpu("bmg", source, tmp_path, adapter=adapter).strip() == "end"
+
+
+KERNELS = """
+import warnings
+warnings.simplefilter("ignore")
+import torch
+x = torch.empty(64, 64, device="xpu")
+for kernel in (lambda: x.sort().values, lambda: torch.compile(lambda t: t.softmax(-1) * 2)(x)):
+    try:
+        print(tuple(kernel().shape))
+    except Exception as problem:
+        print(str(problem).replace(chr(10), " "))
+print(torch.ones(2, device="xpu").tolist())
+"""
+
+
+def test_without_an_opencl_driver_ocloc_compiles_and_level_zero_finishes(tmp_path, ocloc_program) -> None:
+    without = {"OCL_ICD_FILENAMES": "/nonexistent", "ANYXPU_OCLOC": ocloc_program}
+    answer = on_gpu("bmg", KERNELS, tmp_path, **without).splitlines()
+    assert answer == ["(64, 64)", "(64, 64)", "[1.0, 1.0]"]
+
+
+def test_without_any_compiler_one_error_names_both_remedies(tmp_path) -> None:
+    # With caches of its own: what an earlier process compiled needs no compiler.
+    without = {"OCL_ICD_FILENAMES": "/nonexistent", "ANYXPU_OCLOC": "/nonexistent"}
+    answer = on_gpu("bmg", KERNELS, tmp_path, **without).splitlines()
+    for refusal in answer[:2]:
+        assert "apt-get install intel-opencl-icd" in refusal and "anyxpu get-ocloc" in refusal
+    assert answer[2] == "[1.0, 1.0]"
