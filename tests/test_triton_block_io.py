@@ -121,6 +121,7 @@ def multiplied(kernel, a, b, tile=TILE, offset=0, **options):
     return o.cpu().double()
 
 
+@pytest.mark.not_simulated("it breaks the CPU device's emulation of block loads")
 @pytest.mark.parametrize(
     ("name", "shape", "offset", "fits"),
     [
@@ -195,6 +196,7 @@ def variants(a, b, o, M, K, KIND: tl.constexpr):
     tl.store(o + m * 16 + n, tl.dot(x, y))
 
 
+@pytest.mark.not_simulated("it breaks the CPU device's emulation of block loads")
 @pytest.mark.parametrize(
     ("kind", "tiles"),
     [

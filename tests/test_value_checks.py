@@ -154,6 +154,7 @@ def test_a_program_of_a_test_runs_with_its_checks_of_values_off():
     wrong, checks = child_program(PRELUDE + "assert x.tolist() == [] and torch.equal(x, x + 1)\n")
     assert (status(wrong), checks) == (0, 2)
     assert status(child_program(PRELUDE + "assert x.tolist() == [] and x.dim() == 3\n")[0]) == 1
+    assert status(child_program(PRELUDE + "torch.testing.assert_close(x, x + 1)\n")[0]) == 0
     assert child_program("this is no Python") == ("this is no Python", 0)
 
 

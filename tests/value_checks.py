@@ -52,6 +52,7 @@ FORM_FUNCTIONS = _words("len type isinstance id hasattr callable print issubclas
 # The last two are anyxpu's own comparisons, of the benchmarks and of the demo.
 READS = _words("item tolist equal allclose array_equal string_at _wrong relative_error")
 COMPARISONS = _words("equal allclose array_equal")
+ASSERTING = _words("assert_close assert_allclose assert_array_equal assert_equal")
 # Their results' sizes are a matter of values too.
 SIZED_BY_VALUES = _words("unique unique_consecutive nonzero argwhere masked_select flatnonzero bincount")
 TIMES = _words("elapsed_time elapsed")
@@ -423,8 +424,8 @@ def _helper(name: str) -> Module | None:
 class _Rewriter(ast.NodeTransformer):
     """Replaces what checks values by calls of CHECK and SAME_FORM; ``lines`` are those it replaced."""
 
-    def __init__(self, module: Module) -> None:
-        self._module = module
+    def __init__(self, module: Module, child: bool = False) -> None:
+        self._module, self._child = module, child
         self._scope = next(iter(module.scopes.values()))
         self.lines: list[int] = []
 
@@ -434,6 +435,15 @@ class _Rewriter(ast.NodeTransformer):
             return super().generic_visit(node)
         finally:
             self._scope = outer
+
+    def visit_Expr(self, node: ast.Expr) -> ast.stmt:
+        # In a program of its own torch.testing and numpy.testing are as they are.
+        call = node.value
+        if self._child and isinstance(call, ast.Call) and _called(call) in ASSERTING:
+            self.lines.append(node.lineno)
+            node.value = ast.Call(ast.Name(CHECK, ast.Load()), [ast.Tuple(call.args, ast.Load())], [])
+            return ast.fix_missing_locations(node)
+        return node
 
     def visit_Assert(self, node: ast.Assert) -> list[ast.stmt]:
         both = isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And)
@@ -455,9 +465,9 @@ class _Rewriter(ast.NodeTransformer):
         return any(_called(n) in SIZED_BY_VALUES for n in inner)
 
 
-def values_off(tree: ast.Module) -> tuple[ast.Module, list[int]]:
-    """The module with its checks of values off, in place, and their lines."""
-    rewriter = _Rewriter(Module(tree))
+def values_off(tree: ast.Module, child: bool = False) -> tuple[ast.Module, list[int]]:
+    """The module, or a program that a test starts, with its checks of values off, in place, and their lines."""
+    rewriter = _Rewriter(Module(tree), child)
     return rewriter.visit(tree), rewriter.lines
 
 
@@ -465,7 +475,7 @@ def values_off(tree: ast.Module) -> tuple[ast.Module, list[int]]:
 def child_program(text: str) -> tuple[str, int]:
     """A program for ``python -c`` with its checks of values off, and how many there are; as it is if it has none."""
     try:
-        tree, lines = values_off(ast.parse(text))
+        tree, lines = values_off(ast.parse(text), child=True)
     except SyntaxError:  # a test may want it so
         return text, 0
     return (CHILD + ast.unparse(tree) if lines else text), len(lines)
