@@ -94,6 +94,7 @@ def test_one_configuration_of_a_kernel_is_compiled_on_a_cpu_unless_tuning_is_ask
     assert counts[0] == 1 < counts[1]
 
 
+@pytest.mark.not_simulated("it is about a CPU device")
 def test_ragged_products_are_not_padded_on_a_cpu_unless_forced(xpu):
     from torch._inductor.fx_passes import pad_mm
 
@@ -163,6 +164,7 @@ def test_every_stage_is_kept_with_the_kernel():
     assert os.path.exists(next(p for n, p in kernel.metadata_group.items() if n.endswith(".cl")))
 
 
+@pytest.mark.not_simulated("it is about a CPU device")
 def test_a_cpu_device_is_not_measured_as_a_gpu(xpu, caplog):
     from torch._inductor import utils
 

@@ -412,13 +412,18 @@ def prints_values(text: str) -> bool:
     return any(module.is_value(argument, module.scopes[tree]) for call in printed for argument in call.args)
 
 
-@cache
+_helpers: dict[str, Module | None] = {}
+
+
 def _helper(name: str) -> Module | None:
-    """A module of the tests that others import from."""
+    """A module of the tests that others import from; None for another, and within itself."""
     if not name.startswith("tests."):
         return None
-    path = TESTS.joinpath(*name.split(".")[1:]).with_suffix(".py")
-    return Module(ast.parse(path.read_text()), name) if path.exists() else None
+    if name not in _helpers:
+        _helpers[name] = None
+        path = TESTS.joinpath(*name.split(".")[1:]).with_suffix(".py")
+        _helpers[name] = Module(ast.parse(path.read_text()), name) if path.exists() else None
+    return _helpers[name]
 
 
 class _Rewriter(ast.NodeTransformer):
