@@ -150,12 +150,15 @@ def test_mixed_devices_are_refused():
         F.conv2d(x.cpu(), w.xpu())
 
 
-def test_dtypes_that_onednn_lacks_go_to_the_host():
+@pytest.mark.not_simulated("oneDNN has float64 on GPUs that compute in it (test_onednn_gpu.py)")
+def test_dtypes_that_onednn_lacks_go_to_the_host_by_name():
     x, w = torch.randn(1, 3, 8, 8, dtype=torch.float64), torch.randn(4, 3, 3, 3, dtype=torch.float64)
     anyxpu.ops.reset_counters()
     got = F.conv2d(x.xpu(), w.xpu(), padding=1)
     torch.testing.assert_close(got.cpu(), F.conv2d(x, w, padding=1))
     assert any("host" in ways for name, ways in anyxpu.ops.counters().items() if "conv" in name)
+    ((fallback, times),) = anyxpu.ops.fallbacks().items()
+    assert (fallback.primitive, fallback.instead, times) == ("convolution", "host", 1) and fallback.reason
 
 
 def test_double_backward():
@@ -168,3 +171,21 @@ def test_double_backward():
 
     for got, want in zip(second("xpu"), second("cpu"), strict=True):
         assert relative(got, want.double()) < 1e-4
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_results_have_the_predicted_layout_wherever_they_are_computed(dtype):
+    # float64 is the host's on the CPU, whose own layouts for channels-last volumes are others.
+    x = torch.randn(2, 4, 5, 6, 7, dtype=dtype, device="xpu").to(memory_format=torch.channels_last_3d)
+    w = torch.randn(8, 4, 2, 2, 2, dtype=dtype, device="xpu")
+    geometry = ([1, 1, 1], [0, 0, 0], [1, 1, 1], False, [0, 0, 0], 1)
+
+    def work(x, w):
+        result = aten.convolution(x, w, None, *geometry)
+        return result, *aten.convolution_backward(torch.ones_like(result), x, w, None, *geometry, [True, True, False])[
+            :2
+        ]
+
+    with FakeTensorMode() as mode:
+        predicted = [t.stride() for t in work(mode.from_tensor(x), mode.from_tensor(w))]
+    assert [t.stride() for t in work(x, w)] == predicted

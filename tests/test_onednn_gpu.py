@@ -216,6 +216,32 @@ def test_without_an_opencl_driver_what_needs_it_falls_back_by_name(tmp_path, cac
     assert shapes == [[2, 16, 12, 12], [16, 8, 3, 3], [8]]
 
 
+@pytest.mark.full
+def test_what_onednn_wrote_in_opencl_c_is_compiled_once(tmp_path, caches):
+    """The driver keeps those kernels. All others oneDNN assembles itself, and its engine on SYCL gives no blob of them."""
+    program = """
+    import ctypes, torch
+    from anyxpu.onednn import capi, matmul
+
+    a = torch.ones(16, 16, device="xpu")
+    a @ a
+    x, w, g = (torch.ones(shape, device="xpu") for shape in ((2, 16, 12, 12), (16, 8, 3, 3), (2, 8, 14, 14)))
+    rest = ([8], [1, 1], [0, 0], [1, 1], True, [0, 0], 1, [True, True, True])
+    torch.ops.aten.convolution_backward(g, x, w, *rest)
+    executable = next(iter(matmul.CACHE._entries.values())).executable
+    get = ctypes.CDLL(str(capi.library_path())).dnnl_primitive_get_cache_blob
+    print(get(ctypes.c_void_p(executable._handle), ctypes.byref(ctypes.c_size_t()), None) == capi.Status.UNIMPLEMENTED)
+    """
+    kept = tmp_path / "driver"
+    kept.mkdir()
+    stands = []
+    for _ in range(2):
+        done = run_simulated(program, tmp_path, NEO_CACHE_PERSISTENT="1", NEO_CACHE_DIR=str(kept), **caches)
+        assert done.returncode == 0 and done.stdout == "True\n", done.stdout + done.stderr
+        stands.append({f: f.stat().st_mtime_ns for f in kept.rglob("*") if f.is_file() and f.suffix != ".file"})
+    assert stands[0] and stands[0].keys() == stands[1].keys()
+
+
 def test_the_reason_of_a_fallback_can_be_asked(run_python):
     if os.environ.get("ANYXPU_SIMULATE"):
         pytest.skip("oneDNN has float64 on some GPUs")

@@ -10,6 +10,7 @@ import torch
 
 import anyxpu.ops
 from anyxpu.shim import lib
+from anyxpu.simulate import active
 
 pytestmark = pytest.mark.skipif(
     not torch.xpu.is_available() or lib().driver_name() != "sycl", reason="oneDNN needs the sycl driver"
@@ -255,11 +256,25 @@ def test_mixed_devices_are_refused(call):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.int32, torch.complex64], ids=str)
-def test_dtypes_that_onednn_lacks_go_to_the_host(dtype, counted):
+def test_dtypes_that_onednn_lacks_go_to_the_host_by_name(dtype, counted):
+    if dtype == torch.float64 and active() is not None:
+        pytest.skip("oneDNN has float64 on GPUs that compute in it (test_onednn_gpu.py)")
     a, b = (torch.randint(-5, 5, shape).to(dtype) for shape in ((4, 5), (5, 6)))
     got = torch.mm(a.xpu(), b.xpu())
     assert torch.equal(got.cpu(), a @ b)
     assert counted() == {"host": ["aten::mm"]}
+    ((fallback, times),) = anyxpu.ops.fallbacks().items()
+    assert (fallback.primitive, fallback.instead, times) == ("matmul", "host", 1) and fallback.reason
+
+
+@pytest.mark.parametrize("layout", ["transposed", "stepped"])
+def test_float64_into_an_out_of_any_layout(layout):
+    a, b, c = (torch.randn(shape, dtype=torch.float64) for shape in ((7, 5), (5, 6), (7, 6)))
+    out = on_xpu(operand((7, 6), torch.float64, layout))
+    strides = out.stride()
+    assert torch.addmm(c.xpu(), a.xpu(), b.xpu(), alpha=0.3, beta=0.7, out=out) is out
+    assert out.stride() == strides
+    torch.testing.assert_close(out.cpu(), torch.addmm(c, a, b, alpha=0.3, beta=0.7))
 
 
 def test_a_second_call_with_the_same_signature_builds_nothing():

@@ -159,9 +159,9 @@ def test_each_device_runs_its_own_work(run_python):
         import torch
         a, b = torch.randn(30, 20), torch.randn(20, 10)
         x, w = torch.randn(2, 3, 9, 9), torch.randn(4, 3, 3, 3)
-        for device in ("xpu:1", "xpu:0", "xpu:1"):
-            product = torch.mm(a.to(device), b.to(device))
-            image = torch.conv2d(x.to(device), w.to(device))
+        for index in (1, 0, 1):
+            product = torch.mm(a.xpu(index), b.xpu(index))
+            image = torch.conv2d(x.xpu(index), w.xpu(index))
             torch.testing.assert_close(product.cpu(), a @ b)
             torch.testing.assert_close(image.cpu(), torch.conv2d(x, w), rtol=1e-4, atol=1e-5)
             print(product.device, image.device, torch.xpu.current_device())
