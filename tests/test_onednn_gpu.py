@@ -218,7 +218,7 @@ def test_without_an_opencl_driver_what_needs_it_falls_back_by_name(tmp_path, cac
 
 @pytest.mark.full
 def test_what_onednn_wrote_in_opencl_c_is_compiled_once(tmp_path, caches):
-    """The driver keeps those kernels. All others oneDNN assembles itself, and its engine on SYCL gives no blob of them."""
+    """The driver keeps those kernels; the others oneDNN assembles itself, and on SYCL it gives no blob of them."""
     program = """
     import ctypes, torch
     from anyxpu.onednn import capi, matmul
