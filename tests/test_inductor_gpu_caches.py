@@ -8,7 +8,7 @@ from tests.gpu_support import needs_driver, run_on
 
 # Graphs with and without inputs, with a gradient, and one whose kernel is chosen among several.
 _PROGRAM = """
-    import json, torch
+    import json, torch, torch._inductor.config
 
     def made_inside(n):
         return torch.arange(n, device="xpu") * 2.0
@@ -20,7 +20,8 @@ _PROGRAM = """
     x = torch.linspace(-1, 1, 64 * 300).reshape(64, 300)
     a = x.to("xpu").requires_grad_()
     torch.compile(loss)(a).backward()
-    with torch.no_grad():
+    # Two candidates are enough to choose among.
+    with torch.no_grad(), torch._inductor.config.patch({"test_configs.max_mm_configs": 2}):
         product = torch.compile(lambda t: (t @ t.t()).relu(), mode="max-autotune-no-cudagraphs")(a.detach())
     b = x.double().requires_grad_()
     loss(b).backward()
