@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import anyxpu.ops
 from anyxpu.ops import library
@@ -28,6 +28,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 OTHERS = (torch.int64, torch.int8, torch.complex64)
 # Of an attention, the products are oneDNN's and its softmax is not.
 OURS = {f"aten::{name}" for name in (*library.TABLE, "convolution", "convolution_backward")}
+OURS |= {f"mkldnn::{name}" for name in library.FUSED}
 Case = tuple[str, torch.dtype, Callable[..., Any], tuple[Tensor, ...]]
 
 
@@ -189,6 +190,42 @@ def convolutions(dtype: torch.dtype, everything: bool) -> Iterator[Case]:
         )
 
 
+FUNCTIONS: tuple[tuple[str, list[float], str | None], ...] = (
+    *[(name, [], None) for name in ("none", "relu", "sigmoid", "tanh", "hardswish", "hardsigmoid", "swish")],
+    *[("leaky_relu", [0.3], None), ("hardtanh", [-0.2, 0.7], None), ("gelu", [], "none"), ("gelu", [], "tanh")],
+)
+
+
+def fused(dtype: torch.dtype, everything: bool) -> Iterator[Case]:
+    """Convolutions with what Inductor lets follow them in one operator; without it, torch has no such operators."""
+    if not torch.backends.mkldnn.is_available():
+        return
+    for groups, spatial in ((1, 2), (4, 2), (1, 3)) if everything else ((1, 2),):
+        layout = torch.channels_last if spatial == 2 else torch.channels_last_3d
+        x = torch.empty(2, 8, *[9] * spatial, dtype=dtype, device="xpu", memory_format=layout)
+        w = torch.empty(16, 8 // groups, *[3] * spatial, dtype=dtype, device="xpu")
+        other = torch.empty(2, 16, *[9] * spatial, dtype=dtype, device="xpu", memory_format=layout)
+        about = f"{spatial}-D groups={groups}"
+        steps = ([1] * spatial, [1] * spatial, [1] * spatial, groups)
+        for function in FUNCTIONS if everything else FUNCTIONS[1::3]:
+            name = " ".join(map(str, (function[0], *function[1], function[2] or "")))
+
+            def unary(x: Tensor, w: Tensor, b: Tensor, rest: tuple[Any, ...] = (*steps, *function)) -> Tensor:
+                return torch.ops.mkldnn._convolution_pointwise(x, w, b, *rest)
+
+            yield f"fused {about} {name}", dtype, unary, (x, w, w.view(-1)[:16])
+        for after in (None, "relu"):
+
+            def added(other: Tensor, x: Tensor, w: Tensor, rest: tuple[Any, ...] = (*steps, "add", 0.5, after)) -> Any:
+                if isinstance(x, FakeTensor):  # torch predicts nothing for these two
+                    return other, other
+                operators = torch.ops.mkldnn._convolution_pointwise, torch.ops.mkldnn._convolution_pointwise_
+                fresh = operators[0].binary(x, other, w, None, *rest, [], None)
+                return fresh, operators[1].binary(other, x, w, None, *rest, [], None)
+
+            yield f"fused {about} add {after}", dtype, added, (other, x, w)
+
+
 def layouts(results: Any) -> list[Any]:
     """Shape, strides (those that say something), dtype and device of each result."""
 
@@ -253,6 +290,7 @@ def main() -> None:
     everything = "--all" in sys.argv
     rows = [run(case) for dtype in DTYPES for case in products(dtype, everything)]
     rows += [run(case) for dtype in DTYPES for case in convolutions(dtype, everything)]
+    rows += [run(case) for dtype in DTYPES for case in fused(dtype, everything)]
     for dtype in OTHERS:
         rows.append(run(("mm", dtype, torch.mm, (operand((4, 5), dtype), operand((5, 6), dtype)))))
     rows += modes()

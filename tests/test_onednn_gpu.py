@@ -46,7 +46,7 @@ def check_sweep(device: str, folder: Path, *arguments: str, **variables: str) ->
         if row["dtype"] in ("float32", "bfloat16", "float16"):
             assert row["ways"] == ["library"] or "untouched rows" in row["case"], said
         elif row["dtype"] == "float64" and device in NO_FLOAT64:
-            assert row["ways"] == ["host"], said
+            assert "host" in row["ways"], said
             assert "unimplemented" in str(row["reasons"]) or "untouched rows" in row["case"], said
         elif row["dtype"] == "float64":
             assert row["ways"] in (["library"], ["composed"]) or "untouched rows" in row["case"], said

@@ -102,7 +102,7 @@ class Geometry:
 
 
 @dataclass(frozen=True)
-class _Problem:
+class Problem:
     """Everything but the addresses.
 
     Attributes:
@@ -162,7 +162,7 @@ class _Step:
 
     def __init__(
         self,
-        problem: _Problem,
+        problem: Problem,
         description: PrimitiveDesc,
         inputs: dict[Arg, MemoryDesc],
         outputs: dict[Arg, tuple[tuple[int, ...], tuple[int, ...], MemoryDesc]],
@@ -183,8 +183,13 @@ class _Step:
             self.after.append(None if same else (reorder(home, made, given, what), made.nbytes))
             self.results.append((shape, strides))
 
-    def run(self, *operands: Tensor) -> list[Tensor]:
-        """Enqueue it all on the device's current stream; returns the results."""
+    def run(self, *operands: Tensor, into: Tensor | None = None) -> list[Tensor]:
+        """Enqueue it all on the device's current stream; returns the results.
+
+        Args:
+            operands: in the order of the inputs.
+            into: the one result, of the layout that was asked for, where it is there already.
+        """
         stream, device = engine.stream(self.index), self.device
         # Kept until everything is enqueued: only then may the allocator hand them to later work of this stream.
         temporaries: list[Tensor] = []
@@ -198,7 +203,7 @@ class _Step:
                 run(primitive, stream, device, address, temporary.data_ptr())
                 address = temporary.data_ptr()
             addresses.append(address)
-        results = [torch.empty_strided(*layout, dtype=self.dtype, device=device) for layout in self.results]
+        results = [into] if into is not None else self._fresh()
         changes = []
         for result, change in zip(results, self.after, strict=True):
             address = result.data_ptr()
@@ -214,11 +219,14 @@ class _Step:
             run(primitive, stream, device, source, target)
         return results
 
+    def _fresh(self) -> list[Tensor]:
+        return [torch.empty_strided(*layout, dtype=self.dtype, device=self.device) for layout in self.results]
+
 
 class _Builder:
     """Makes the steps of one problem; the operands' strides are those of the tensors that will be passed."""
 
-    def __init__(self, problem: _Problem) -> None:
+    def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.what = str(problem)
         self.engine = engine.engine(problem.device.index)
@@ -271,6 +279,8 @@ class _Builder:
     def _describe(self, direction: str, attributes: int) -> PrimitiveDesc:
         p, geometry = self.problem, self.problem.geometry
         source, result = self._wanted(p.source), self._wanted(p.result)
+        if p.attributes.beta:  # what is added to lies where torch put it
+            result = MemoryDesc.plain(p.result, p.dtype, p.dense_strides(p.result))
         weight = MemoryDesc.any(p.weight_operand(contiguous_strides(p.weight))[0], p.dtype)
         bias = MemoryDesc.plain((p.result[1],), p.dtype, (1,)) if p.bias else None
         window = geometry.window(p.source, p.weight, p.result)
@@ -322,8 +332,10 @@ class _Widened:
         return tuple(None if t is None else t.to(self.dtype) for t in wide)
 
 
-class _Forward:
-    def __init__(self, problem: _Problem, tensors: dict[Arg, Tensor]) -> None:
+class Forward:
+    """The plan of a convolution that oneDNN serves."""
+
+    def __init__(self, problem: Problem, tensors: dict[Arg, Tensor]) -> None:
         self.step = _Builder(problem).step(FORWARD, {arg: t.stride() for arg, t in tensors.items()})
 
     def forward(self, source: Tensor, weight: Tensor, bias: Tensor | None, *geometry: Any) -> Tensor:
@@ -332,7 +344,7 @@ class _Forward:
 
 
 class _Backward:
-    def __init__(self, problem: _Problem, tensors: dict[Arg, Tensor], mask: Sequence[bool]) -> None:
+    def __init__(self, problem: Problem, tensors: dict[Arg, Tensor], mask: Sequence[bool]) -> None:
         builder = _Builder(problem)
         strides = {arg: t.stride() for arg, t in tensors.items()}
         self.mask = tuple(mask)
@@ -359,7 +371,7 @@ def result_format(source: Tensor, weight: Tensor) -> torch.memory_format:
     return torch._C._conv_determine_backend_memory_format(source, weight, backend)
 
 
-def _readable(tensor: Tensor) -> Tensor:
+def readable(tensor: Tensor) -> Tensor:
     """The tensor, or a dense copy where its elements share memory, which oneDNN cannot describe."""
     if 0 not in tensor.stride():
         return tensor
@@ -369,9 +381,9 @@ def _readable(tensor: Tensor) -> Tensor:
 _DO_NOT_FIT = "the operands do not fit together; CPU torch says how, or computes it"
 
 
-def _problem(
+def describe(
     tensors: dict[Arg, Tensor], bias: bool, geometry: Geometry, source: Tensor, weight: Tensor, mode: str
-) -> _Problem | str:
+) -> Problem | str:
     """The facts of a call, or why oneDNN does not serve it."""
     dtype, device = source.dtype, source.device
     if dtype not in FLOATS:
@@ -390,7 +402,7 @@ def _problem(
         return "an operand or the result has no elements"
     channels_last = result_format(source, weight) != torch.contiguous_format
     attributes = Attributes(math_mode=mode, deterministic=_deterministic())
-    return _Problem(geometry, dtype, device, *shapes, result, bias, channels_last, attributes)
+    return Problem(geometry, dtype, device, *shapes, result, bias, channels_last, attributes)
 
 
 def _instead(source: Tensor, geometry: Geometry, why: str | capi.Unavailable) -> Any:
@@ -407,11 +419,11 @@ def _plan_forward(source: Tensor, weight: Tensor, bias: Tensor | None, geometry:
     tensors = {Arg.SRC: source, Arg.WEIGHTS: weight}
     if bias is not None:
         tensors[Arg.BIAS] = bias
-    problem = _problem(tensors, bias is not None, geometry, source, weight, mode)
+    problem = describe(tensors, bias is not None, geometry, source, weight, mode)
     if isinstance(problem, str):
         return _instead(source, geometry, problem)
     try:
-        return _Forward(problem, tensors)
+        return Forward(problem, tensors)
     except capi.Unavailable as error:
         return _instead(source, geometry, error)
 
@@ -420,7 +432,7 @@ def _plan_backward(
     gradient: Tensor, source: Tensor, weight: Tensor, geometry: Geometry, mask: tuple[bool, ...], mode: str
 ) -> Any:
     tensors = {Arg.DIFF_DST: gradient, Arg.SRC: source, Arg.WEIGHTS: weight}
-    problem = _problem(tensors, mask[2], geometry, source, weight, mode)
+    problem = describe(tensors, mask[2], geometry, source, weight, mode)
     if isinstance(problem, str):
         return _instead(source, geometry, problem)
     if tuple(gradient.shape) != problem.result:
@@ -431,11 +443,11 @@ def _plan_backward(
         return _instead(source, geometry, error)
 
 
-def _facts(tensor: Tensor) -> tuple[Any, ...]:
+def facts(tensor: Tensor) -> tuple[Any, ...]:
     return tensor.dtype, tensor.get_device(), tensor.shape, tensor.stride()
 
 
-def _mode(dtype: torch.dtype) -> str:
+def math_mode(dtype: torch.dtype) -> str:
     return _fp32_precision("mkldnn", "conv") if dtype is torch.float32 else "none"
 
 
@@ -462,11 +474,11 @@ def forward(
         ``(batch, out, *spatial)``; ``NotImplemented`` where oneDNN does not serve the call.
     """
     geometry = (tuple(stride), tuple(padding), tuple(dilation), transposed, tuple(output_padding), groups)
-    source, weight = _readable(source), _readable(weight)
+    source, weight = readable(source), readable(weight)
     if bias is not None:
         bias = bias.contiguous()
-    mode = _mode(source.dtype)
-    key = (_facts(source), _facts(weight), None if bias is None else _facts(bias), geometry, mode, _deterministic())
+    mode = math_mode(source.dtype)
+    key = (facts(source), facts(weight), None if bias is None else facts(bias), geometry, mode, _deterministic())
     plan = CACHE.get(key, _plan_forward, source, weight, bias, Geometry(*geometry), mode)
     return plan.forward(source, weight, bias, *geometry)
 
@@ -494,8 +506,8 @@ def backward(
     """
     geometry = (tuple(stride), tuple(padding), tuple(dilation), transposed, tuple(output_padding), groups)
     mask = tuple(output_mask)
-    gradient, source, weight = _readable(gradient), _readable(source), _readable(weight)
-    mode = _mode(source.dtype)
-    key = (_facts(gradient), _facts(source), _facts(weight), geometry, mask, mode, _deterministic())
+    gradient, source, weight = readable(gradient), readable(source), readable(weight)
+    mode = math_mode(source.dtype)
+    key = (facts(gradient), facts(source), facts(weight), geometry, mask, mode, _deterministic())
     plan = CACHE.get(key, _plan_backward, gradient, source, weight, Geometry(*geometry), mask, mode)
     return plan.backward(gradient, source, weight, *geometry, mask)

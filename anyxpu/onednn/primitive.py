@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from anyxpu.onednn import capi
-from anyxpu.onednn.capi import Arg, Query
+from anyxpu.onednn.capi import Algorithm, Arg, Query
 from anyxpu.onednn.engine import Engine
 
 T = TypeVar("T")
@@ -77,12 +77,14 @@ class Attributes:
         beta: the destination's old value times this is added; 0 ignores the old value.
         math_mode: how a float32 product may be computed, one of capi.MATH_MODES.
         deterministic: the same operands give the same bits in every run.
+        eltwise: a function applied to what these make, as (algorithm, its alpha, its beta); None for none.
     """
 
     alpha: float = 1.0
     beta: float = 0.0
     math_mode: str = "none"
     deterministic: bool = False
+    eltwise: tuple[Algorithm, float, float] | None = None
 
     def create(self, what: str) -> int:
         """A new dnnl_primitive_attr_t with the scratchpad left to the caller."""
@@ -96,10 +98,12 @@ class Attributes:
         post_ops = capi.create("post_ops_create", what=what)
         try:
             if self.alpha != 1.0:
-                linear = capi.Algorithm.ELTWISE_LINEAR
+                linear = Algorithm.ELTWISE_LINEAR
                 capi.call("post_ops_append_eltwise", post_ops, linear, self.alpha, 0.0, what=what)
             if self.beta != 0.0:
                 capi.call("post_ops_append_sum", post_ops, self.beta, 0, 0, what=what)
+            if self.eltwise is not None:
+                capi.call("post_ops_append_eltwise", post_ops, *self.eltwise, what=what)
             capi.call("primitive_attr_set_post_ops", attributes, post_ops, what=what)  # copies them
         finally:
             capi.library().post_ops_destroy(post_ops)

@@ -31,6 +31,8 @@ def register() -> None:
         library.register()
         for name in library.TABLE:
             registry.declare(f"aten::{name}", "library")
+        for name in library.FUSED:
+            registry.declare(f"mkldnn::{name}", "library")
 
 
 def counters() -> dict[str, dict[str, int]]:

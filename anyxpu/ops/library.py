@@ -32,10 +32,20 @@ TABLE: dict[str, str] = {
     "convolution_backward_overrideable": "convolution.backward",
 }
 
+# The same for the operators that Inductor makes of frozen graphs, under ``mkldnn::``.
+FUSED: dict[str, str] = {
+    "_convolution_pointwise": "fused.convolution_pointwise",
+    "_convolution_pointwise.binary": "fused.convolution_pointwise_binary",
+    "_convolution_pointwise_.binary": "fused.convolution_pointwise_binary_",
+}
+
 
 def register() -> None:
-    """Put every operator of :data:`TABLE` on dispatch key XPU. Loads neither oneDNN nor a driver."""
+    """Put every operator of the two tables on dispatch key XPU. Loads neither oneDNN nor a driver."""
     serve.register({name: f"anyxpu.onednn.{function}" for name, function in TABLE.items()}, "library", _decline)
+    if torch.backends.mkldnn.is_available():  # a torch without it has no such operators
+        fused = {name: f"anyxpu.onednn.{function}" for name, function in FUSED.items()}
+        serve.register(fused, "library", namespace="mkldnn")
 
 
 def _decline(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

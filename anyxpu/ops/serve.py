@@ -16,23 +16,25 @@ Decline = Callable[[str, tuple[Any, ...], dict[str, Any]], Any]
 _registered: dict[str, torch.library.Library] = {}
 
 
-def register(table: dict[str, str], way: str, decline: Decline | None = None) -> None:
+def register(table: dict[str, str], way: str, decline: Decline | None = None, namespace: str = "aten") -> None:
     """Put every operator of a table on dispatch key XPU. Imports none of the modules that the table names. Idempotent.
 
     Args:
-        table: operator (without ``aten::``) -> the function that serves it, as ``"anyxpu.ops.sorting.topk"``. It
+        table: operator (without its namespace) -> the function that serves it, as ``"anyxpu.ops.sorting.topk"``. It
             returns ``NotImplemented`` for a call that it declines.
         way: how they are counted: ``library`` or ``compiled``.
         decline: what becomes of a declined call; :func:`to_host` where None.
+        namespace: of the operators; only those of ``aten`` may be declined.
     """
-    if way in _registered:
+    key = f"{namespace} {way}"
+    if key in _registered:
         return
-    _registered[way] = library = torch.library.Library("aten", "IMPL", "XPU")
+    _registered[key] = library = torch.library.Library(namespace, "IMPL", "XPU")
     for name, function in table.items():
-        library.impl(name, _served(name, function, way, decline or to_host))
+        library.impl(name, _served(name, function, way, decline or to_host, namespace))
 
 
-def _served(name: str, path: str, way: str, decline: Decline) -> Kernel:
+def _served(name: str, path: str, way: str, decline: Decline, namespace: str) -> Kernel:
     """The operator's kernel, imported at its first call, counted, and the host for what it declines."""
     kernel: Kernel | None = None
     count: Callable[[], None] | None = None
@@ -41,7 +43,7 @@ def _served(name: str, path: str, way: str, decline: Decline) -> Kernel:
         nonlocal kernel, count
         if kernel is None or count is None:
             module, _, function = path.rpartition(".")
-            count = lib().OpCount(f"aten::{name}", way)
+            count = lib().OpCount(f"{namespace}::{name}", way)
             kernel = getattr(importlib.import_module(module), function)
         result = kernel(*args, **kwargs)
         if result is NotImplemented:
