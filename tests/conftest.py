@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -89,6 +90,23 @@ def xpu() -> Iterator[object]:
     assert torch.xpu.is_available(), "torch.xpu is not available; `./run doctor` says why"
     yield torch.device("xpu")
     torch.xpu.synchronize()
+
+
+@pytest.fixture
+def no_host(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The test fails if any operator in it was served by the host.
+
+    A device without double precision leaves that to the host: there a test of it, told by its name, may.
+    """
+    import torch
+
+    import anyxpu.ops
+
+    anyxpu.ops.reset_counters()
+    yield
+    of_doubles = re.search("float64|complex128", request.node.name)
+    hosted = {op: ways for op, ways in anyxpu.ops.counters().items() if "host" in ways}
+    assert not hosted or (of_doubles and not torch.xpu.get_device_properties(0).has_fp64)
 
 
 @pytest.fixture

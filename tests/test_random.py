@@ -6,7 +6,6 @@ Seeds are fixed, so that a test of a distribution gives one answer for good.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -24,14 +23,6 @@ DRAWS = 1 << 19
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(20240229)
-
-
-@pytest.fixture
-def no_host() -> Iterator[None]:
-    """The test fails if any operator in it was served by the host."""
-    anyxpu.ops.reset_counters()
-    yield
-    assert not {op: ways for op, ways in anyxpu.ops.counters().items() if "host" in ways}
 
 
 def empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -79,6 +79,7 @@ CHOICES_PROGRAM = """
 """
 
 
+@pytest.mark.not_simulated("it is about a CPU device")
 def test_one_configuration_of_a_kernel_is_compiled_on_a_cpu_unless_tuning_is_asked_for(tmp_path, run_python):
     counts = []
     for tuned in ("0", "1"):
