@@ -215,6 +215,27 @@ def test_without_an_opencl_driver_what_needs_it_falls_back_by_name(tmp_path, cac
     assert shapes == [[2, 16, 12, 12], [16, 8, 3, 3], [8]]
 
 
+@pytest.mark.parametrize("fault", ["build:1", "launch:1", "launch:3"])
+def test_what_the_driver_refuses_onednn_is_an_exception_and_no_abort(fault, tmp_path, caches):
+    program = f"""{_WORK}
+    def attempt():
+        try:
+            work("xpu")
+            torch.xpu.synchronize()
+        except Exception as error:
+            return f"{{type(error).__name__}}: {{error}}"
+        return "done"
+
+    torch.empty(1, device="xpu")
+    print(attempt())
+    print(attempt())
+    """
+    done = run_simulated(program, tmp_path, faults=fault, **caches)
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, second = done.stdout.splitlines()
+    assert "Error: " in first and second == "done"
+
+
 @pytest.mark.full
 def test_what_onednn_wrote_in_opencl_c_is_compiled_once(tmp_path, caches):
     """The driver keeps those kernels; the others oneDNN assembles itself, and on SYCL it gives no blob of them."""

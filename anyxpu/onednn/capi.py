@@ -7,6 +7,7 @@ first matrix product or convolution, never at import.
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib.metadata
 import os
 from collections.abc import Callable
@@ -18,11 +19,14 @@ from typing import Any
 
 import torch
 
+from anyxpu import build
 from anyxpu.errors import AnyxpuError
 
+SYCL_DRIVER = "sycl"
 MAX_DIMS = 12
 Dims = c_int64 * MAX_DIMS
 
+EXCEPTION = -1  # the guard's word for a call that let a C++ exception out
 SYCL_RUNTIME = 512  # dnnl_version_t's word for a library built on SYCL
 USM = 0  # dnnl_sycl_interop_memory_kind_t: plain addresses
 
@@ -138,7 +142,6 @@ _BLOCKING: dict[str, tuple[Any, ...]] = {
 
 # Calls that take well under a microsecond: giving up the GIL would cost more than they do.
 _QUICK: dict[str, tuple[Any, ...]] = {
-    "dnnl_sycl_interop_memory_create": (c_void_p, _handle, _handle, c_int, c_void_p),
     "dnnl_memory_destroy": (_handle,),
     "dnnl_memory_desc_create_with_strides": (_out, c_int, Dims, c_int, Dims),
     "dnnl_memory_desc_create_with_tag": (_out, c_int, Dims, c_int, c_int),
@@ -157,6 +160,11 @@ _QUICK: dict[str, tuple[Any, ...]] = {
     "dnnl_post_ops_destroy": (_handle,),
     "dnnl_post_ops_append_eltwise": (_handle, c_int, c_float, c_float),
     "dnnl_post_ops_append_sum": (_handle, c_float, c_int32, c_int),
+}
+
+# One of them asks the driver whose memory it is.
+_QUICK_GUARDED: dict[str, tuple[Any, ...]] = {
+    "dnnl_sycl_interop_memory_create": (c_void_p, _handle, _handle, c_int, c_void_p),
 }
 
 # Calls whose answer is not a status.
@@ -179,6 +187,8 @@ class OneDnnError(AnyxpuError):
     def __init__(self, call: str, status: int, what: str) -> None:
         self.status = status
         name = Status(status).name.lower() if status in list(Status) else f"status {status}"
+        if status == EXCEPTION:
+            name = f"with an exception ({(library().exception() or b'').decode(errors='replace')})"
         super().__init__(f"oneDNN answered {name} to {call} for {what}{self.hint}")
 
 
@@ -237,10 +247,17 @@ class Library:
     version: tuple[int, int, int]
 
     def __init__(self, path: Path) -> None:
-        blocking, quick = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
-        for source, table in ((blocking, _BLOCKING), (quick, _QUICK)):
-            for name, argtypes in table.items():
-                self._bind(source, name, c_int, argtypes)
+        # The shim has loaded the driver; this only finds it again.
+        driver = str(build.driver(SYCL_DRIVER).path())
+        quick, guard = ctypes.PyDLL(str(path)), ctypes.CDLL(driver)
+        self.exception = ctypes.PyDLL(driver).anyxpu_sycl_guarded_exception
+        self.exception.argtypes, self.exception.restype = (), c_char_p
+        for name, argtypes in _BLOCKING.items():
+            self._bind_guarded(ctypes.CFUNCTYPE, guard, quick, name, argtypes)
+        for name, argtypes in _QUICK_GUARDED.items():
+            self._bind_guarded(ctypes.PYFUNCTYPE, guard, quick, name, argtypes)
+        for name, argtypes in _QUICK.items():
+            self._bind(quick, name, c_int, argtypes)
         for name, (restype, argtypes) in _ANSWERS.items():
             self._bind(quick, name, restype, argtypes)
         quick.dnnl_version.restype = POINTER(_Version)
@@ -260,6 +277,22 @@ class Library:
         function = getattr(source, name)
         function.restype, function.argtypes = restype, argtypes
         setattr(self, name.removeprefix("dnnl_"), function)
+
+    def _bind_guarded(
+        self, kind: Callable[..., Any], guard: ctypes.CDLL, source: ctypes.CDLL, name: str, argtypes: tuple[Any, ...]
+    ) -> None:
+        """A call through the driver's guard (drivers/sycl/interop.cpp), which lets no C++ exception into Python."""
+        words = next(n for n in (6, 14) if n >= len(argtypes))
+        address = ctypes.cast(getattr(guard, f"anyxpu_sycl_guarded_{words}"), c_void_p).value
+        target, unused = ctypes.cast(getattr(source, name), c_void_p), words - len(argtypes)
+        prototype = kind(c_int, c_void_p, *argtypes, *[c_void_p] * unused)
+        assert address is not None
+        function, padding = prototype(address), (None,) * unused
+
+        def call(*args: Any) -> int:
+            return int(function(target, *args, *padding))
+
+        setattr(self, name.removeprefix("dnnl_"), call if unused else functools.partial(function, target))
 
 
 @cache

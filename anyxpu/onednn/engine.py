@@ -18,8 +18,6 @@ from anyxpu.errors import AnyxpuError
 from anyxpu.onednn import capi
 from anyxpu.shim import lib
 
-SYCL_DRIVER = "sycl"
-
 
 @dataclass(frozen=True)
 class Engine:
@@ -39,7 +37,7 @@ class _Interop:
 
     def __init__(self) -> None:
         # The shim has loaded this very file; this only finds it again.
-        library = ctypes.PyDLL(str(build.driver(SYCL_DRIVER).path()))
+        library = ctypes.PyDLL(str(build.driver(capi.SYCL_DRIVER).path()))
         self.identity: Callable[[int], int] = library.anyxpu_sycl_queue_identity
         self.identity.argtypes, self.identity.restype = (c_void_p,), c_uint64
         self.parts = library.anyxpu_sycl_queue_parts
@@ -58,7 +56,7 @@ _streams: dict[tuple[int, int], int] = {}
 @cache
 def available() -> bool:
     """Whether the running driver's queues are SYCL queues, so that oneDNN can use them. Starts the driver."""
-    return lib().driver_name() == SYCL_DRIVER
+    return lib().driver_name() == capi.SYCL_DRIVER
 
 
 def engine(device: int) -> Engine:

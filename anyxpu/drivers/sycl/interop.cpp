@@ -3,6 +3,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <string>
 #include <sycl/sycl.hpp>
 
 #define ANYXPU_EXPORT extern "C" __attribute__((visibility("default")))
@@ -26,3 +27,43 @@ ANYXPU_EXPORT void anyxpu_sycl_release_parts(sycl::device* device, sycl::context
   delete device;
   delete context;
 }
+
+// oneDNN's C calls let SYCL's exceptions out (a lost device, memory that ran out), which the foreign-function layer of
+// the interpreter cannot bear: they are caught here.
+namespace {
+
+constexpr int kException = -1;  // no dnnl_status_t
+thread_local std::string t_exception;
+
+template <typename Call>
+int guarded(Call&& call) {
+  try {
+    return call();
+  } catch (const std::exception& error) {
+    t_exception = error.what();
+  } catch (...) {
+    t_exception = "an exception that says nothing";
+  }
+  return kException;
+}
+
+}  // namespace
+
+// Calls `function` with six words (pointers and integers; those it does not take are not looked at), or fourteen.
+// Returns its status, or -1 where it let an exception out.
+ANYXPU_EXPORT int anyxpu_sycl_guarded_6(int (*function)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t),
+                                        uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
+  return guarded([&] { return function(a, b, c, d, e, f); });
+}
+
+ANYXPU_EXPORT int anyxpu_sycl_guarded_14(int (*function)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
+                                                         uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
+                                                         uint64_t, uint64_t),
+                                         uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f,
+                                         uint64_t g, uint64_t h, uint64_t i, uint64_t j, uint64_t k, uint64_t l,
+                                         uint64_t m, uint64_t n) {
+  return guarded([&] { return function(a, b, c, d, e, f, g, h, i, j, k, l, m, n); });
+}
+
+// What the last exception of this thread said.
+ANYXPU_EXPORT const char* anyxpu_sycl_guarded_exception() { return t_exception.c_str(); }
