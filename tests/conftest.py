@@ -104,7 +104,7 @@ def no_host(request: pytest.FixtureRequest) -> Iterator[None]:
 
     anyxpu.ops.reset_counters()
     yield
-    of_doubles = re.search("float64|complex128", request.node.name)
+    of_doubles = re.search(r"float64|complex128|\bf64\b", request.node.name)
     hosted = {op: ways for op, ways in anyxpu.ops.counters().items() if "host" in ways}
     assert not hosted or (of_doubles and not torch.xpu.get_device_properties(0).has_fp64)
 

@@ -32,6 +32,7 @@ from _pytest.assertion.rewrite import rewrite_asserts
 from tests.value_checks import CHECK, SAME_FORM, child_program, values_off
 
 REPORT_VARIABLE = "ANYXPU_TEST_REPORT"
+NO_DOUBLES = "Required aspect fp64 is not supported on the device"
 _counts: Counter[str] = Counter()
 
 
@@ -145,6 +146,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         mark = item.get_closest_marker("not_simulated")
         if mark is not None:
             item.add_marker(pytest.mark.skip(reason=f"not simulated: {mark.args[0]}"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    """A test that a device without double precision refuses for that, in the words of a real XPU build, is refused."""
+    report = yield
+    said = str(call.excinfo.value) if report.failed and call.excinfo is not None else ""
+    if NO_DOUBLES in said and not torch.xpu.get_device_properties(0).has_fp64:
+        path, line, _ = item.location
+        report.outcome, report.longrepr = "skipped", (path, line or 0, "Skipped: the device has no double precision")
+    return report
 
 
 def _write(**line: object) -> None:

@@ -15,6 +15,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from anyxpu.triton import lower
+from tests.triton_support import needs_engine
 
 
 @triton.jit
@@ -111,6 +112,7 @@ def way(request, tmp_path, monkeypatch):
 
 def multiplied(kernel, a, b, tile=TILE, offset=0, **options):
     """The kernel's product; its operands begin ``offset`` elements behind an allocation's start."""
+    needs_engine(16)
     (m, k), n = a.shape, b.shape[1]
     x, y = (torch.cat([torch.zeros(offset, dtype=t.dtype), t.flatten()]).to("xpu")[offset:] for t in (a, b))
     o = torch.zeros(m, n, device="xpu", dtype=torch.int32 if a.dtype == torch.int8 else torch.float32)

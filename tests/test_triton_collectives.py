@@ -8,9 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from anyxpu import simulate
-from anyxpu.triton import lower
-from tests.triton_support import launch
+from tests.triton_support import launch, needs_engine
 
 WARPS = [{}, {"num_warps": 4, "keep_warps": True}]
 BOTH = pytest.mark.parametrize("options", WARPS, ids=["cpu", "warps"])
@@ -341,13 +339,6 @@ def dot_kernel(
         y = tl.load(b + k[:, None] * N + n[None, :], (k < K)[:, None] & (n < N)[None, :], other=0)
         acc = tl.dot(x, y, acc, out_dtype=acc.dtype, input_precision=PRECISION)
     tl.store(o + m[:, None] * N + n[None, :], acc, (m < M)[:, None] & (n < N)[None, :])
-
-
-def needs_engine(lanes):
-    """Skip where the device's matrix engine, which a CPU device emulates, has sub-groups of another size."""
-    device = simulate.active()
-    if device and lanes not in (0, lower.MATRIX_LANES.get(device, 0)):
-        pytest.skip(f"the matrix engine of {device} has no sub-groups of {lanes}")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int8], ids=str)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
+
+from anyxpu import simulate
+from anyxpu.triton import lower
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
@@ -14,3 +18,10 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
     for before, after in zip(args, moved, strict=True):
         if isinstance(before, torch.Tensor):
             before.copy_(after)
+
+
+def needs_engine(lanes: int) -> None:
+    """Skip where the device's matrix engine, which a CPU device emulates, has sub-groups of another size."""
+    device = simulate.active()
+    if device and lanes not in (0, lower.MATRIX_LANES.get(device, 0)):
+        pytest.skip(f"the matrix engine of {device} has no sub-groups of {lanes}")

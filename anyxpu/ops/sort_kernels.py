@@ -142,7 +142,9 @@ class Kernels:
             arguments: the others.
             options: build options beside those that follow from the rest.
         """
-        local_bytes = 1 << (local_bytes - 1).bit_length() if local_bytes else 0
+        # Few sizes, so that few launchers are made; not powers of two, which may be all that a GPU's group has.
+        step = 1 << max(local_bytes.bit_length() - 3, 0)
+        local_bytes = -(-local_bytes // step) * step
         launch = self._made.get((name, local_bytes, options)) or self._make(name, local_bytes, options)
         launch(*grid, *arguments)
 
