@@ -6,12 +6,12 @@ import subprocess
 import textwrap
 from pathlib import Path
 
-import pytest
-
-from anyxpu.simulate import Simulation, driver
+from anyxpu.simulate import Simulation
 from anyxpu.simulate.run import prepare
+from tests.gpu_support import needs_driver
 
-needs_driver = pytest.mark.skipif(not driver.is_installed(), reason="needs Intel's GPU driver: anyxpu get-driver")
+__all__ = ["ADAPTERS", "needs_driver", "on_gpu"]
+
 # Both adapters of Unified Runtime: SYCL takes the newer one on Xe2 and later, and either is an owner's.
 ADAPTERS = {"v1": "0", "v2": "1"}
 
