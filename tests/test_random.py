@@ -202,8 +202,9 @@ def test_normal_numbers_are_normal(dtype, no_host):
     assert abs(np.corrcoef(pairs[:, 0].flatten(), pairs[:, 1].flatten())[0, 1]) < 0.01, "sine and cosine of one angle"
 
 
-def test_normal_numbers_have_the_mean_and_deviation_asked_for(no_host):
-    x = empty(DRAWS, dtype=torch.float64).normal_(-7, 3).cpu()
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float64), ids=str)
+def test_normal_numbers_have_the_mean_and_deviation_asked_for(dtype, no_host):
+    x = empty(DRAWS, dtype=dtype).normal_(-7, 3).cpu().double()
     assert abs(x.mean() + 7) < 0.02 and abs(x.std() - 3) < 0.02
     assert empty(100).normal_(4, 0).cpu().eq(4).all()
 
