@@ -312,3 +312,25 @@ def test_without_any_compiler_one_error_names_both_remedies(tmp_path) -> None:
     for refusal in answer[:2]:
         assert "apt-get install intel-opencl-icd" in refusal and "anyxpu get-ocloc" in refusal
     assert answer[2] == "[1.0, 1.0]"
+
+
+CONJUGATES = """
+import warnings
+warnings.simplefilter("ignore")
+import torch
+there = torch.randn(3, 4, dtype=torch.complex128)
+cases = (
+    lambda t: t.conj().resolve_conj(),
+    lambda t: t.t().conj().resolve_conj(),
+    lambda t: torch.empty_like(t).conj().copy_(t).resolve_conj(),
+    lambda t: torch.empty_like(t).conj().copy_(t.conj()).resolve_conj(),
+    lambda t: t.conj().to(torch.complex64),
+    lambda t: torch.zeros(2, 3, 4, dtype=t.dtype, device=t.device).copy_(t.conj()),
+)
+print([torch.allclose(case(there.to("xpu")).cpu(), case(there)) for case in cases])
+"""
+
+
+def test_conjugates_of_doubles_are_the_hosts_work_on_a_gpu_without_doubles(tmp_path) -> None:
+    """No kernel of that GPU's conjugates them: the host's way once asked the device for the same again, without end."""
+    assert on_gpu("dg2", CONJUGATES, tmp_path).strip() == str([True] * 6)

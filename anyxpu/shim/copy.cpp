@@ -167,9 +167,15 @@ void transfer(const Tensor& dst, const Tensor& src, c10::Stream stream) {
 void copy_by_host(const Tensor& dst, const Tensor& src) {
   static OpCounter& counter = op_counter("aten::copy_");
   counter.add(Way::host);
-  Tensor there = dst;
-  Tensor host = src.to(c10::kCPU).to(dst.scalar_type()).expand(dst.sizes());
-  copy_tensor(there, host, /*non_blocking=*/false);
+  // Both as they lie in memory, which any device moves; what is asked for beyond that is the host's to do.
+  const auto plain = [](Tensor t) {
+    if (t.is_conj()) t = t.conj();
+    return t.is_neg() ? t._neg_view() : t;
+  };
+  Tensor there = plain(dst), host = plain(src).to(c10::kCPU);
+  if (src.is_conj() != dst.is_conj()) host = host.conj_physical();
+  if (src.is_neg() != dst.is_neg()) host = host.neg();
+  copy_tensor(there, host.to(dst.scalar_type()).expand(dst.sizes()), /*non_blocking=*/false);
 }
 
 void copy_on_device(const Tensor& dst, const Tensor& src) {
