@@ -72,7 +72,7 @@ def compile_for(arch: dict[str, str], name: str = "softmax_kernel", **options):
 @pytest.fixture
 def fresh(tmp_path, monkeypatch):
     """A Triton cache of its own, so that everything is compiled."""
-    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path / "triton"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
 
 
 def fake_ocloc(folder: Path, script: str) -> str:

@@ -102,7 +102,7 @@ def way(request, tmp_path, monkeypatch):
         return text.replace(old, new)
 
     monkeypatch.setattr(lower, "prelude", prelude)
-    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path / "triton"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     for kernel in KERNELS.values():
         kernel.device_caches.clear()
     yield request.param

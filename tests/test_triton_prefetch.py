@@ -122,7 +122,7 @@ def recording(tmp_path, monkeypatch):
         return known(dialect, kernel.replace("ax_prefetch", "recorded")) + RECORDING
 
     monkeypatch.setattr(lower, "prelude", prelude)
-    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path / "triton"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     for kernel in (*KERNELS.values(), unmasked):
         kernel.device_caches.clear()
     yield
