@@ -61,6 +61,7 @@ def test_a_device_that_is_not_there_is_refused(driver: Driver) -> None:
                 call(device)
 
 
+@pytest.mark.not_simulated("it is about a CPU device")
 def test_two_halves_of_a_cpu_share_its_memory(sycl: Driver) -> None:
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for device in (0, 1):
@@ -363,6 +364,7 @@ def test_the_cpu_driver_is_found_without_help() -> None:
 
 
 @needs_intel
+@pytest.mark.not_simulated("it is about a CPU device")
 def test_a_missing_cpu_driver_is_named_with_the_way_out() -> None:
     done = run_python(
         "from anyxpu.drivers.abi import Driver; Driver('sycl')",

@@ -147,7 +147,7 @@ def test_a_grf_mode_reaches_the_compiler(mode, registers, ocloc_program, fresh):
     assert ocloc.inspect(compiled.asm["zebin"], "kernel_softmax_kernel").grf_count == registers
 
 
-@pytest.mark.parametrize("switch", [None, "option", "variable"])
+@pytest.mark.parametrize("switch", [None, "option", "variable", "compiler"])
 def test_the_driver_of_a_gpu_that_is_here_makes_its_code_unless_ocloc_is_asked_to(
     switch, ocloc_program, fresh, monkeypatch
 ):
@@ -161,10 +161,17 @@ def test_the_driver_of_a_gpu_that_is_here_makes_its_code_unless_ocloc_is_asked_t
 
     monkeypatch.setattr(driver, "finish", finish)
     monkeypatch.setenv("TRITON_XPU_GEN_NATIVE_CODE", "1" if switch == "variable" else "0")
+    monkeypatch.setenv("ANYXPU_GPU_COMPILER", "ocloc" if switch == "compiler" else "driver")
     options = {"generate_native_code": True} if switch == "option" else {}
     binary = compile_for({"type": "gpu", "target": "bmg"}, **options).asm["zebin"]
     assert native.module_format(binary) == "native"
     assert set(finished) == (set() if switch else {"spirv"})
+
+
+def test_a_compiler_that_there_is_not_is_refused_by_name(monkeypatch):
+    monkeypatch.setenv("ANYXPU_GPU_COMPILER", "icx")
+    with pytest.raises(AnyxpuError, match=r"ANYXPU_GPU_COMPILER='icx'.*driver, ocloc"):
+        IntelBackend(GPUTarget("xpu", {"type": "gpu", "target": "bmg"}, 16)).hash()
 
 
 def test_a_wrong_mode_is_refused_by_name():

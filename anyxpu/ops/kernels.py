@@ -19,7 +19,7 @@ from anyxpu import ocloc
 from anyxpu.cache import cache_dir, digest, load, store, write_file
 from anyxpu.errors import CacheError, KernelError
 from anyxpu.shim import lib
-from anyxpu.triton.native import spirv
+from anyxpu.triton import native
 
 # The structures that the kernels take are laid out by these; shim/device_kernels.h has the same two numbers.
 _SHAPE_OPTIONS = ("-DMAX_DIMS=24", "-DELEMENTS_PER_ITEM=4")
@@ -149,10 +149,10 @@ def _module(device: int, name: str, text: bytes, build: str) -> Any:
     maker = lib().driver_description() if properties.compiles_opencl_c else ocloc.version()
     key = digest(text, build, lib().driver_name(), maker, properties.name, properties.driver_version)
     path = cache_dir("kernels", "ops") / f"{key[:32]}.bin"
-    native = load(path)
-    if native is not None:
+    code = load(path)
+    if code is not None:
         try:
-            return lib().load_module(device, "native", native)
+            return lib().load_module(device, "native", code)
         except RuntimeError:
             # Whole, but not what this driver takes after all: make it again.
             path.unlink(missing_ok=True)
@@ -166,16 +166,19 @@ def _compile(device: int, name: str, text: bytes, build: str, path: Path) -> Any
             module = lib().load_module(device, "opencl_c", text, build)
         else:
             target = lib().properties(device).target
-            module = lib().load_module(device, "spirv", spirv(text.decode(), target, build))
+            code = native.spirv(text.decode(), target, build)
+            if native.asks_for_ocloc():
+                code = ocloc.zebin(code, target, "")
+            module = lib().load_module(device, native.module_format(code), code)
     except RuntimeError as error:
         left = path.with_suffix(".cl")
         write_file(left, b"// options: " + build.encode() + b"\n" + text)
         raise KernelError(name, str(left), str(error)) from error
     _compiled += 1
-    native = module.native()
-    if native:
+    made = module.native()
+    if made:
         try:
-            store(path, native)
+            store(path, made)
         except CacheError as error:
             warnings.warn(f"anyxpu: every process compiles this anew: {error}", stacklevel=2)
     return module

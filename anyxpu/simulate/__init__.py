@@ -55,6 +55,10 @@ DEVICES: dict[str, Hardware] = {
     "cri": Hardware("Crescent Island", "8x4x8", 0x674C, 160),
 }
 
+# Where the simulation ends the process on a program with constants of its own, unless they are larger than what the
+# driver pools (constants.h): its OpenCL compiler cannot be handed such a program, and so ocloc makes native code.
+COMPILED_BY_OCLOC = frozenset({"cri"})
+
 MOST_DEVICES = 4
 
 
@@ -115,6 +119,8 @@ def environment(simulation: Simulation, driver: Path, opencl: Path) -> Mapping[s
         "OCL_ICD_FILENAMES": str(opencl),
         "ONEAPI_DEVICE_SELECTOR": os.environ.get("ONEAPI_DEVICE_SELECTOR", "level_zero:gpu"),
     }
+    if simulation.device in COMPILED_BY_OCLOC:
+        variables["ANYXPU_GPU_COMPILER"] = os.environ.get("ANYXPU_GPU_COMPILER", "ocloc")
     if hardware.device_id:
         variables["ForceDeviceId"] = f"{hardware.device_id:#x}"
     if hardware.memory:

@@ -97,7 +97,7 @@ def interposer(prefix: Path) -> Path:
     library = build.Library(
         name="anyxpu_ze_simulated",
         sources=(source,),
-        headers=(),
+        headers=(source.with_name("constants.h"),),
         compile_flags=build.COMMON_FLAGS,
         include_flags=build.OWN_HEADERS,
         # The driver needs a newer C library than the linker knows; it comes with it.

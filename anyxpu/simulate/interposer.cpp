@@ -4,6 +4,7 @@
 // It mends what the simulation leaves out, so that the layers above meet what a GPU's driver answers:
 // - memory is always resident, where the driver asks a simulator that is not there (without this, Unified Runtime's
 //   second adapter makes no context),
+// - programs with constants of their own load where the driver pools those (constants.h),
 // - host functions are called, in order, by a thread of this library, where the driver waits for an engine to reach
 //   them; until they have run, copies and fills wait and nothing counts as done,
 // - an event of the kind that counts is reached when its list has nothing left to wait for,
@@ -34,6 +35,8 @@
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "constants.h"
 
 namespace {
 
@@ -286,9 +289,33 @@ Result list_synchronize(Handle list, uint64_t timeout) {
 }
 
 // --- modules, kernels, events
-Result (*g_module_create)(Handle, Handle, const void*, Handle*, Handle*);
-Result module_create(Handle context, Handle device, const void* desc, Handle* out, Handle* log) {
-  return counted(kBuild, [&] { return g_module_create(context, device, desc, out, log); });
+struct ModuleDesc {  // ze_module_desc_t
+  uint32_t type;
+  const void* next;
+  uint32_t format;  // 1 is native code
+  size_t bytes;
+  const uint8_t* code;
+  const char* flags;
+  const void* constants;
+};
+
+// Whether the driver of the simulated device pools the constants of programs (constants.h).
+bool pools_constants() {
+  const char* device = std::getenv("ANYXPU_SIMULATE");
+  return device != nullptr && std::string_view(device) == "cri";
+}
+
+Result (*g_module_create)(Handle, Handle, const ModuleDesc*, Handle*, Handle*);
+Result module_create(Handle context, Handle device, const ModuleDesc* desc, Handle* out, Handle* log) {
+  return counted(kBuild, [&] {
+    constexpr uint32_t kNative = 1;
+    if (desc == nullptr || desc->format != kNative || desc->code == nullptr || !pools_constants())
+      return g_module_create(context, device, desc, out, log);
+    const std::vector<uint8_t> grown = anyxpu::simulate::with_own_memory(desc->code, desc->bytes);
+    ModuleDesc mended = *desc;
+    if (!grown.empty()) mended.code = grown.data(), mended.bytes = grown.size();
+    return g_module_create(context, device, &mended, out, log);
+  });
 }
 
 Result (*g_kernel_create)(Handle, const void*, Handle*);

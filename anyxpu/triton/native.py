@@ -2,10 +2,12 @@
 
 Who makes it, in this order: the GPU's own driver, where it is here and takes OpenCL C (Intel's OpenCL driver does, in
 this process); ocloc, whose SPIR-V the driver finishes where the GPU is here; else there is one error that names both.
+``$ANYXPU_GPU_COMPILER=ocloc`` has ocloc make all of it.
 """
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +23,8 @@ GRF_OPTIONS: dict[str, str] = {
     "256": "-cl-intel-256-GRF-per-thread",
     "auto": "-cl-intel-enable-auto-large-GRF-mode",
 }
+
+MAKER_VARIABLE = "ANYXPU_GPU_COMPILER"  # gpu_compiler.cpp reads it too
 
 # Spilled bytes a thread from which a second compile with 256 registers is worth its time.
 SPILL_LIMIT = 64
@@ -114,12 +118,26 @@ def spirv(source: str, target: str, options: str) -> bytes:
     Raises:
         OclocError: ocloc is missing (with both ways out), refused the source, or took too long.
     """
+    if ocloc.find() is None and asks_for_ocloc():
+        raise ocloc.OclocError(f"{MAKER_VARIABLE}=ocloc, and ocloc is not installed. Get it: anyxpu get-ocloc")
     if ocloc.find() is None:
         raise ocloc.OclocError(
             "nothing here compiles OpenCL C for this GPU: neither Intel's OpenCL driver for it (apt-get install "
             "intel-opencl-icd) nor ocloc (anyxpu get-ocloc) is installed; one of them is enough"
         )
     return ocloc.spirv(source, target if target in ocloc.TARGETS else ocloc.TARGETS[0], options)
+
+
+def asks_for_ocloc() -> bool:
+    """Does ``$ANYXPU_GPU_COMPILER`` want native code by ocloc, whatever the GPU's driver compiles?
+
+    Raises:
+        AnyxpuError: it says something else than ``driver``, ``ocloc`` or nothing.
+    """
+    asked = os.environ.get(MAKER_VARIABLE, "")
+    if asked not in ("", "driver", "ocloc"):
+        raise AnyxpuError(f"{MAKER_VARIABLE}={asked!r} is no compiler; it is one of driver, ocloc")
+    return asked == "ocloc"
 
 
 def check_mode(mode: str) -> None:

@@ -4,6 +4,8 @@
 #include <CL/cl_ext.h>
 
 #include <array>
+#include <cstdlib>
+#include <cstring>
 #include <unordered_map>
 
 #include "opencl_program.h"
@@ -88,10 +90,13 @@ cl_context context_of(const Device& device) {
 
 }  // namespace
 
-bool compiles_opencl_c(const Device& device) { return compiler_of(device).device != nullptr; }
+bool compiles_opencl_c(const Device& device) {
+  const char* asked = std::getenv("ANYXPU_GPU_COMPILER");
+  return (asked == nullptr || std::strcmp(asked, "ocloc") != 0) && compiler_of(device).device != nullptr;
+}
 
 bool supports_extension(const Device& device, const char* name) {
-  return compiles_opencl_c(device) && has_extension(compiler_of(device).device, name);
+  return compiler_of(device).device != nullptr && has_extension(compiler_of(device).device, name);
 }
 
 std::vector<uint8_t> compile_opencl_c(const Device& device, const Code& code) {
