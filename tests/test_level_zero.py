@@ -108,6 +108,7 @@ def test_features_are_those_that_intels_opencl_driver_tells(device, tmp_path) ->
             "[(x.sort(), torch.xpu.synchronize()) for _ in range(20)]",
             "AcceleratorError: .* not answer any more",
         ),
+        ("launch:1", "x[:32] @ x[:32].unsqueeze(1)", "DeviceLost: oneDNN .* not answer any more"),
         ("build:1", "x.sort()", ""),  # native code that the driver does not take any more is made anew
         ("kernel:1", "x.sort()", "RuntimeError"),
         ("alloc:4", "[torch.empty(64 << 20, device='xpu') for _ in range(4)]", ""),  # served after the cache is freed
@@ -312,6 +313,30 @@ def test_without_any_compiler_one_error_names_both_remedies(tmp_path) -> None:
     for refusal in answer[:2]:
         assert "apt-get install intel-opencl-icd" in refusal and "anyxpu get-ocloc" in refusal
     assert answer[2] == "[1.0, 1.0]"
+
+
+TOO_LARGE = """
+import torch
+from anyxpu.shim import lib
+torch.xpu.init()
+barrier = "barrier(CLK_LOCAL_MEM_FENCE); p[get_local_id(0)] = "
+for text in (
+    "__kernel __attribute__((reqd_work_group_size(4096, 1, 1))) void f(__global int* p) { p[get_local_id(0)] = 1; }",
+    "__kernel void f(__global int* p) { __local int t[1 << 20]; t[p[0]] = 1; " + barrier + "t[p[1]]; }",
+    "__kernel void g(__global int* p) { }",
+):
+    try:
+        lib().load_module(0, "opencl_c", text.encode(), "-cl-std=CL3.0").kernel("f")
+    except RuntimeError as error:
+        print(error)
+"""
+
+
+def test_a_kernel_that_the_device_cannot_hold_is_refused_for_what_it_needs(tmp_path) -> None:
+    group, local, missing = on_gpu("bmg", TOO_LARGE, tmp_path).splitlines()
+    assert "requires a larger work-group than the device's, which has 1024 work-items" in group
+    assert "CL_OUT_OF_RESOURCES" in local and "131072 bytes" in local
+    assert "has no kernel f" in missing and missing.endswith("it has: g")
 
 
 OWN_MEMORY = """

@@ -192,6 +192,21 @@ class OneDnnError(AnyxpuError):
         super().__init__(f"oneDNN answered {name} to {call} for {what}{self.hint}")
 
 
+class DeviceLost(OneDnnError, torch.AcceleratorError):
+    """The device stopped answering while oneDNN used it."""
+
+    hint = (
+        ". The device does not answer any more: save what the host has and start the program anew (`anyxpu doctor` "
+        "says whether the driver sees the device again)"
+    )
+
+
+class OutOfMemory(OneDnnError, torch.OutOfMemoryError):
+    """oneDNN found no memory for what it keeps by itself: kernels, constants, a copy of weights."""
+
+    hint = ". torch.xpu.empty_cache() gives back what the allocator keeps"
+
+
 class Unavailable(OneDnnError):
     """oneDNN cannot do this here; another way can."""
 
@@ -332,4 +347,9 @@ def error(name: str, status: int, what: str) -> OneDnnError:
         return Unimplemented(name, status, what)
     if name == "primitive_create" and status == Status.RUNTIME_ERROR:
         return NotBuilt(name, status, what)
+    said = library().exception() or b"" if status == EXCEPTION else b""
+    if b"DEVICE_LOST" in said:
+        return DeviceLost(name, status, what)
+    if status == Status.OUT_OF_MEMORY or b"OUT_OF_DEVICE_MEMORY" in said or b"OUT_OF_HOST_MEMORY" in said:
+        return OutOfMemory(name, status, what)
     return OneDnnError(name, status, what)

@@ -18,7 +18,7 @@ namespace {
 using ze_result = uint32_t;
 using ze_build_log = struct ze_build_log_opaque*;
 
-constexpr ze_result kSuccess = 0;
+constexpr ze_result kSuccess = 0, kInvalidGroupSize = 0x78000013;
 constexpr uint32_t kModuleDescType = 0x1b;        // ZE_STRUCTURE_TYPE_MODULE_DESC
 constexpr uint32_t kKernelDescType = 0x1d;        // ZE_STRUCTURE_TYPE_KERNEL_DESC
 constexpr uint32_t kKernelPropertiesType = 0x1e;  // ZE_STRUCTURE_TYPE_KERNEL_PROPERTIES
@@ -179,6 +179,9 @@ class LevelZeroModule final : public ax_module {
     ze_kernel_handle_t handle = nullptr;
     const ze_result result = ze.kernel_create(handle_, &desc, &handle);
     if (result != kSuccess) {
+      if (result == kInvalidGroupSize)
+        throw Failure(AX_INVALID, "the kernel " + name + " requires a larger work-group than the device's, which has " +
+                                      std::to_string(most_work_items()) + " work-items");
       throw Failure(AX_INVALID, "the module has no kernel " + name + " (" + hex(result) + "); it has: " + names());
     }
     MaxGroupSize limit;
@@ -194,7 +197,7 @@ class LevelZeroModule final : public ax_module {
     made->arg_bytes = argument_bytes(device, handle, made->arg_count);
     made->owner = &device;
     std::copy_n(properties.required_group_size, 3, made->required_local);
-    const auto most = static_cast<uint32_t>(device.device.get_info<sycl::info::device::max_work_group_size>());
+    const uint32_t most = most_work_items();
     made->info = {
         limit.items != 0 ? std::min(limit.items, most) : most,
         properties.required_sub_group_size ? properties.required_sub_group_size : properties.max_sub_group_size,
@@ -239,6 +242,10 @@ class LevelZeroModule final : public ax_module {
     std::string text;
     for (const char* name : list) text += (text.empty() ? "" : ";") + std::string(name);
     return text;
+  }
+
+  uint32_t most_work_items() const {
+    return static_cast<uint32_t>(device.device.get_info<sycl::info::device::max_work_group_size>());
   }
 
   std::optional<Bundle> bundle_;

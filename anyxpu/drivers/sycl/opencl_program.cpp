@@ -105,7 +105,15 @@ void OpenCLProgram::build(const char* options) const {
   const cl_int status = clBuildProgram(program_, 1, &device_, options, nullptr, nullptr);
   if (status == CL_SUCCESS) return;
   const std::string log = build_log();
-  throw Failure(AX_BUILD_FAILED, log.empty() ? "the OpenCL compiler answers " + cl_error_name(status) : log);
+  if (!log.empty()) throw Failure(AX_BUILD_FAILED, log);
+  cl_ulong local = 0;
+  clGetDeviceInfo(device_, CL_DEVICE_LOCAL_MEM_SIZE, sizeof(local), &local, nullptr);
+  // Intel's driver for GPUs says no more of a kernel whose arrays do not fit.
+  const std::string most = status == CL_OUT_OF_RESOURCES
+                               ? ": a kernel of it needs more than the device has, of local memory perhaps (" +
+                                     std::to_string(local) + " bytes a work-group)"
+                               : "";
+  throw Failure(AX_BUILD_FAILED, "the OpenCL compiler answers " + cl_error_name(status) + most);
 }
 
 std::string OpenCLProgram::build_log() const {
