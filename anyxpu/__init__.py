@@ -5,7 +5,11 @@ Nothing heavy is imported here: torch loads :func:`_autoload` at the end of its 
 
 from __future__ import annotations
 
+from anyxpu import torch_first
+
 __version__ = "0.1.0"
+
+torch_first.install()
 
 
 def _autoload() -> None:

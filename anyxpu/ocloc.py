@@ -22,6 +22,7 @@ TARGETS = ("dg2", "pvc", "bmg", "lnl", "ptl", "cri")
 VARIABLE = "ANYXPU_OCLOC"
 TIMEOUT_VARIABLE = "ANYXPU_OCLOC_TIMEOUT"
 _DEFAULT_TIMEOUT = 300.0  # seconds
+COMPILER_VARIABLE = "ANYXPU_GPU_COMPILER"  # which drivers/sycl/gpu_compiler.cpp reads too
 
 SPIRV_MAGIC = b"\x03\x02\x23\x07"
 ELF_MAGIC = b"\x7fELF"
@@ -45,6 +46,18 @@ def find() -> str | None:
     if asked := os.environ.get(VARIABLE):
         return shutil.which(asked)
     return shutil.which("ocloc") or shutil.which(str(installed_path()))
+
+
+def is_asked_for() -> bool:
+    """Does ``$ANYXPU_GPU_COMPILER`` want native code by ocloc, whatever the GPU's driver compiles?
+
+    Raises:
+        AnyxpuError: it says something else than ``driver``, ``ocloc`` or nothing.
+    """
+    asked = os.environ.get(COMPILER_VARIABLE, "")
+    if asked not in ("", "driver", "ocloc"):
+        raise AnyxpuError(f"{COMPILER_VARIABLE}={asked!r} is no compiler; it is one of driver, ocloc")
+    return asked == "ocloc"
 
 
 @functools.cache

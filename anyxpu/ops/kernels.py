@@ -167,7 +167,7 @@ def _compile(device: int, name: str, text: bytes, build: str, path: Path) -> Any
         else:
             target = lib().properties(device).target
             code = native.spirv(text.decode(), target, build)
-            if native.asks_for_ocloc():
+            if ocloc.is_asked_for():
                 code = ocloc.zebin(code, target, "")
             module = lib().load_module(device, native.module_format(code), code)
     except RuntimeError as error:

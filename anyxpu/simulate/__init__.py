@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from anyxpu import ocloc
 from anyxpu.errors import AnyxpuError
 
 # Names the simulated device in a process that runs on one; anyxpu and its tests read it, the driver does not.
@@ -120,7 +121,9 @@ def environment(simulation: Simulation, driver: Path, opencl: Path) -> Mapping[s
         "ONEAPI_DEVICE_SELECTOR": os.environ.get("ONEAPI_DEVICE_SELECTOR", "level_zero:gpu"),
     }
     if simulation.device in COMPILED_BY_OCLOC:
-        variables["ANYXPU_GPU_COMPILER"] = os.environ.get("ANYXPU_GPU_COMPILER", "ocloc")
+        variables[ocloc.COMPILER_VARIABLE] = os.environ.get(ocloc.COMPILER_VARIABLE, "ocloc")
+        if program := ocloc.find():  # also for processes whose cache is elsewhere
+            variables[ocloc.VARIABLE] = program
     if hardware.device_id:
         variables["ForceDeviceId"] = f"{hardware.device_id:#x}"
     if hardware.memory:

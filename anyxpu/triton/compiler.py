@@ -124,7 +124,7 @@ class IntelBackend(BaseBackend):
         kind = device_kind(self.target)
         # Whoever makes the native code: the CPU's driver, the GPU's (its version is in _device_version), or ocloc.
         maker = identity.host() if kind == "cpu" else "driver" if self._driver_compiles() else ocloc.version()
-        if kind != "cpu" and native.asks_for_ocloc():
+        if kind != "cpu" and ocloc.is_asked_for():
             maker += "-alone"
         return f"anyxpu-{'-'.join((identity.compiler(), maker, kind, _device_version(self.target)))}"
 
@@ -317,7 +317,7 @@ class IntelBackend(BaseBackend):
 
     def _wants_ocloc(self, options: Options) -> bool:
         asked = options.generate_native_code or os.environ.get("TRITON_XPU_GEN_NATIVE_CODE") == "1"
-        return self._is_named() or asked or native.asks_for_ocloc()
+        return self._is_named() or asked or ocloc.is_asked_for()
 
 
 def _check_target(name: str, kind: str) -> None:

@@ -7,7 +7,6 @@ this process); ocloc, whose SPIR-V the driver finishes where the GPU is here; el
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,8 +22,6 @@ GRF_OPTIONS: dict[str, str] = {
     "256": "-cl-intel-256-GRF-per-thread",
     "auto": "-cl-intel-enable-auto-large-GRF-mode",
 }
-
-MAKER_VARIABLE = "ANYXPU_GPU_COMPILER"  # gpu_compiler.cpp reads it too
 
 # Spilled bytes a thread from which a second compile with 256 registers is worth its time.
 SPILL_LIMIT = 64
@@ -118,26 +115,14 @@ def spirv(source: str, target: str, options: str) -> bytes:
     Raises:
         OclocError: ocloc is missing (with both ways out), refused the source, or took too long.
     """
-    if ocloc.find() is None and asks_for_ocloc():
-        raise ocloc.OclocError(f"{MAKER_VARIABLE}=ocloc, and ocloc is not installed. Get it: anyxpu get-ocloc")
+    if ocloc.find() is None and ocloc.is_asked_for():
+        raise ocloc.OclocError(f"{ocloc.COMPILER_VARIABLE}=ocloc, and ocloc is not installed. Get it: anyxpu get-ocloc")
     if ocloc.find() is None:
         raise ocloc.OclocError(
             "nothing here compiles OpenCL C for this GPU: neither Intel's OpenCL driver for it (apt-get install "
             "intel-opencl-icd) nor ocloc (anyxpu get-ocloc) is installed; one of them is enough"
         )
     return ocloc.spirv(source, target if target in ocloc.TARGETS else ocloc.TARGETS[0], options)
-
-
-def asks_for_ocloc() -> bool:
-    """Does ``$ANYXPU_GPU_COMPILER`` want native code by ocloc, whatever the GPU's driver compiles?
-
-    Raises:
-        AnyxpuError: it says something else than ``driver``, ``ocloc`` or nothing.
-    """
-    asked = os.environ.get(MAKER_VARIABLE, "")
-    if asked not in ("", "driver", "ocloc"):
-        raise AnyxpuError(f"{MAKER_VARIABLE}={asked!r} is no compiler; it is one of driver, ocloc")
-    return asked == "ocloc"
 
 
 def check_mode(mode: str) -> None:

@@ -90,6 +90,7 @@ cl_context context_of(const Device& device) {
 
 }  // namespace
 
+// What is said of the device; who hands OpenCL C over all the same is served where that is possible.
 bool compiles_opencl_c(const Device& device) {
   const char* asked = std::getenv("ANYXPU_GPU_COMPILER");
   return (asked == nullptr || std::strcmp(asked, "ocloc") != 0) && compiler_of(device).device != nullptr;
@@ -100,7 +101,7 @@ bool supports_extension(const Device& device, const char* name) {
 }
 
 std::vector<uint8_t> compile_opencl_c(const Device& device, const Code& code) {
-  if (!compiles_opencl_c(device)) {
+  if (compiler_of(device).device == nullptr) {
     throw Failure(AX_UNSUPPORTED,
                   "Level Zero does not compile OpenCL C, and Intel's OpenCL driver for this GPU, which does, is not "
                   "installed (apt-get install intel-opencl-icd). Or compile it offline (anyxpu get-ocloc) and hand "
