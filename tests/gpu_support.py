@@ -21,6 +21,9 @@ needs_driver = pytest.mark.skipif(
     reason="it simulates devices of its own" if simulate.active() else "needs Intel's GPU driver: anyxpu get-driver",
 )
 
+# Both adapters of Unified Runtime: SYCL takes the newer one on Xe2 and later, and either is an owner's.
+ADAPTERS = {"v1": "0", "v2": "1"}
+
 # The everyday slice: one device with sub-groups of 8 for products and no FP64, one with 2-D block loads.
 EVERYDAY = ("bmg", "dg2")
 
@@ -89,3 +92,36 @@ def _on(device: str, log: Path) -> Callable[[list[str]], tuple[list[str], dict[s
         return words, dict(environment)
 
     return simulated
+
+
+def on_gpu(
+    device: str,
+    source: str,
+    folder: Path,
+    *,
+    count: int = 1,
+    adapter: str | None = None,
+    faults: str = "",
+    status: int = 0,
+    timeout: float = 300,
+    **variables: str,
+) -> str:
+    """Run ``source`` on a simulated device, with compile caches of its own in ``folder``; what it printed.
+
+    Fails the test if the process leaves with another status, and shows what it said.
+    """
+    words, environment = prepare(Simulation(device, count, faults=faults), ["python", "-X", "faulthandler", "-"])
+    caches = {name: str(folder / name.lower()) for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
+    chosen = {"SYCL_UR_USE_LEVEL_ZERO_V2": ADAPTERS[adapter]} if adapter else {}
+    done = subprocess.run(
+        words,
+        input=textwrap.dedent(source),
+        env={**environment, **caches, **chosen, **variables},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    assert done.returncode == status, f"status {done.returncode}\n{done.stdout}\n{done.stderr[-4000:]}"
+    return done.stdout

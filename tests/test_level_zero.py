@@ -7,7 +7,7 @@ import json
 import pytest
 
 from anyxpu.simulate import COMPILED_BY_OCLOC, DEVICES
-from tests.simulated_programs import ADAPTERS, needs_driver, on_gpu
+from tests.gpu_support import ADAPTERS, needs_driver, on_gpu
 
 pytestmark = [needs_driver, pytest.mark.not_simulated("starts simulations of its own")]
 

@@ -11,7 +11,7 @@ import pytest
 
 from anyxpu import debian, simulate
 from anyxpu.simulate import SimulationError, driver, proxy
-from tests.simulated_programs import needs_driver
+from tests.gpu_support import needs_driver
 
 pytestmark = pytest.mark.not_simulated("starts simulations of its own")
 
