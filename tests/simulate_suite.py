@@ -53,6 +53,8 @@ def run_file(device: str, target: str, options: Sequence[str], work: Path, row: 
     """Run one file's tests in as many processes as it takes, and add what they did to ``row``."""
     name = Path(target.split("::")[0]).stem
     done: list[str] = []
+    for old in work.glob(f"{name}.*"):  # of an earlier run that was kept
+        old.unlink()
     while True:
         report, log = work / f"{name}.{len(done)}.jsonl", work / "driver.jsonl"
         command = [sys.executable, "-m", "anyxpu", "simulate", device, "--log", str(log), "--"]
@@ -173,6 +175,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     rows = []
     for device in devices:
         (folder / device).mkdir(parents=True, exist_ok=True)
+        (folder / device / "driver.jsonl").unlink(missing_ok=True)
         rows.append(run_device(device, targets, options, (folder / device).absolute()))
     report(rows)
     return 0 if all(row.good for row in rows) else 1
