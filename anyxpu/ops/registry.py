@@ -59,6 +59,8 @@ def operators() -> dict[str, str]:
 def _resolve(name: str) -> str:
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     if has(name, "XPU"):
+        if name.removeprefix("aten::") in lib().stubbed_composites():
+            return "host"
         return "structural" if name in _structural() else _declared.get(name, "composite")
     if has(name, _NON_FUNCTIONAL):
         # torch makes the result by empty_strided and hands it to the out= or in-place form.

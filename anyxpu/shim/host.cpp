@@ -60,6 +60,15 @@ const std::map<std::string, std::set<std::string>> kWrittenUnsaid = {
     {"aten::batch_norm_update_stats", {"running_mean", "running_var"}},
 };
 
+// Arguments that a CPU kernel takes to lie densely, in the memory format that `input` suggests. Who calls it sees to
+// that for CPU and CUDA tensors, and not for xpu's: Intel's kernels take any strides.
+const std::map<std::string, std::set<std::string>> kDense = {
+    {"aten::native_group_norm", {"input"}},
+    {"aten::native_group_norm.out", {"input"}},
+    {"aten::native_group_norm_backward", {"grad_out", "input"}},
+    {"aten::native_group_norm_backward.out", {"grad_out", "input"}},
+};
+
 template <class Table, class Value>
 bool listed(const Table& table, const std::string& op, const Value& value) {
   auto found = table.find(op);
@@ -171,8 +180,41 @@ bool is_written(const std::string& op, const c10::Argument& argument) {
          listed(kWrittenUnsaid, op, argument.name());
 }
 
+// CPU kernels that claim to work element by element at any strides, and do not.
+const std::set<std::string> kNotPointwise = {"aten::gelu.out"};
+
+// Whether the operator gets an empty tensor for this one, which it only writes. Many CPU kernels write an `out` whose
+// memory is laid out otherwise than that of a result of their own, or is an argument's too, wrongly or beyond its end.
+bool wants_fresh(const c10::OperatorHandle& op, const std::string& name, const c10::Argument& declared,
+                 const Tensor& out, at::ArrayRef<IValue> given) {
+  if (!declared.is_out() || (op.hasTag(at::Tag::pointwise) && !kNotPointwise.count(name))) return false;
+  if (!out.is_contiguous()) return true;
+  bool shared = false;
+  for (const IValue& value : given) {
+    for_each_tensor(value, [&](const Tensor& t) {
+      shared |= t.unsafeGetTensorImpl() != out.unsafeGetTensorImpl() && t.has_storage() && t.is_alias_of(out);
+    });
+  }
+  return shared;
+}
+
+// Makes the arguments of kDense as dense as they have to be.
+void make_dense(const FunctionSchema& schema, const std::string& name, Stack& arguments) {
+  const auto found = kDense.find(name);
+  if (found == kDense.end()) return;
+  std::optional<at::MemoryFormat> format;
+  for (size_t i = 0; i < arguments.size(); ++i)
+    if (schema.arguments()[i].name() == "input") format = arguments[i].toTensor().suggest_memory_format();
+  for (size_t i = 0; i < arguments.size(); ++i)
+    if (found->second.count(schema.arguments()[i].name()))
+      arguments[i] = arguments[i].toTensor().contiguous(format.value());
+}
+
 // The arguments as the CPU kernel wants them. Returns whether a generator was among them.
-bool to_host_arguments(const FunctionSchema& schema, HostMemory& memory, c10::Device device, Stack& arguments) {
+bool to_host_arguments(const c10::OperatorHandle& op, const std::string& name, HostMemory& memory, c10::Device device,
+                       Stack& arguments) {
+  const FunctionSchema& schema = op.schema();
+  const Stack given = arguments;
   bool generator = false;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const auto& declared = schema.arguments()[i];
@@ -186,6 +228,9 @@ bool to_host_arguments(const FunctionSchema& schema, HostMemory& memory, c10::De
       value = c10::Device(c10::kCPU);
     } else if (declared.name() == "pin_memory") {
       value = IValue();
+    } else if (value.isTensor() && on_xpu(value.toTensor()) &&
+               wants_fresh(op, name, declared, value.toTensor(), given)) {
+      value = memory.fresh(value.toTensor());
     } else {
       value = map_tensors(value, [&](const Tensor& t) { return on_xpu(t) ? memory.host(t) : t; });
     }
@@ -264,7 +309,8 @@ void host_fallback(const c10::OperatorHandle& op, Stack* stack) {
   }
   memory.open();
   Stack arguments = given;
-  const bool has_generator = to_host_arguments(schema, memory, device, arguments);
+  const bool has_generator = to_host_arguments(op, name, memory, device, arguments);
+  make_dense(schema, name, arguments);
   {
     std::optional<SeededDefaultGenerator> seeded;
     if (!has_generator && op.hasTag(at::Tag::nondeterministic_seeded)) seeded.emplace(device.index());
@@ -284,6 +330,36 @@ void host_fallback(const c10::OperatorHandle& op, Stack* stack) {
     }
   }
   memory.finish();
+}
+
+// Operators that torch makes of others on every device and that end, with no operator between, in a table of kernels
+// where xpu has none ("DispatchStub"): the host runs all of them. tests/test_registry.py finds such.
+const std::vector<std::string>& stubbed_composites() {
+  static const auto* names = new std::vector<std::string>{"_batch_norm_no_update",
+                                                          "_batch_norm_no_update.out",
+                                                          "conj_physical_",
+                                                          "kaiser_window",
+                                                          "kaiser_window.beta",
+                                                          "kaiser_window.periodic",
+                                                          "kaiser_window.out",
+                                                          "kaiser_window.beta_out",
+                                                          "kaiser_window.periodic_out",
+                                                          "ldexp.Tensor",
+                                                          "ldexp.out",
+                                                          "ldexp_",
+                                                          "mode.values"};
+  return *names;
+}
+
+TORCH_LIBRARY_IMPL(aten, XPU, library) {
+  for (const std::string& name : stubbed_composites()) {
+    const size_t dot = name.find('.');
+    const auto op = c10::Dispatcher::singleton().findSchema(
+        {"aten::" + name.substr(0, dot), dot == std::string::npos ? "" : name.substr(dot + 1)});
+    // Of another torch an operator may be missing, or have its gradient from what it is made of.
+    if (!op || op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) continue;
+    library.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&host_fallback>());
+  }
 }
 
 TORCH_LIBRARY_IMPL(_, XPU, library) { library.fallback(torch::CppFunction::makeFromBoxedFunction<&host_fallback>()); }

@@ -2,7 +2,9 @@
 #include "shim/host_memory.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
@@ -98,6 +100,13 @@ Tensor HostMemory::host(const Tensor& tensor) {
   return twin;
 }
 
+Tensor HostMemory::fresh(const Tensor& tensor) {
+  at::assert_no_internal_overlap(tensor);
+  Tensor twin = at::empty({0}, tensor.options().device(c10::kCPU));
+  written_twins_.push_back({tensor, twin, 0});
+  return twin;
+}
+
 void HostMemory::close() {
   for (auto& entry : regions_) close_region(entry.second);
   for (const auto& twin : written_twins_) close_twin(twin);
@@ -122,10 +131,14 @@ void HostMemory::close_twin(const Twin& twin) {
   auto* impl = twin.device.unsafeGetTensorImpl();
   if (!twin.host.storage().is_alias_of(region.host)) {
     Tensor target = twin.device;
-    target.resize_(twin.host.sizes());
+    if (at::native::resize_output(target, twin.host.sizes()) && twin.host.is_non_overlapping_and_dense())
+      impl->set_sizes_and_strides(twin.host.sizes(), twin.host.strides());
     copy_tensor(target, twin.host, /*non_blocking=*/false);
     return;
   }
+  // A kernel may leave a result conjugated or negated in name only.
+  impl->_set_conj(twin.host.is_conj());
+  impl->_set_neg(twin.host.is_neg());
   const int64_t moved = twin.host.storage_offset() - twin.offset;
   if (moved != 0 || twin.host.sizes() != impl->sizes() || twin.host.strides() != impl->strides()) {
     impl->set_sizes_and_strides(twin.host.sizes(), twin.host.strides(), impl->storage_offset() + moved);

@@ -15,6 +15,7 @@ namespace anyxpu {
 //   use(tensor, written) for every argument   which bytes are needed
 //   open()                                     waits for the stream; copies where the host cannot reach
 //   host(tensor)                               its CPU twin; twins share memory as their originals do
+//   fresh(tensor)                              instead: an empty CPU tensor, for what is only written
 //   ... the CPU kernel runs ...
 //   close()                                    carries back what was written or resized
 //   result(tensor, op)                         the xpu tensor of what the kernel returned
@@ -29,6 +30,7 @@ class HostMemory {
   void use(const at::Tensor& tensor, bool written);
   void open();
   at::Tensor host(const at::Tensor& tensor);
+  at::Tensor fresh(const at::Tensor& tensor);
   void close();
   at::Tensor result(const at::Tensor& tensor, const std::string& op);
   void finish();

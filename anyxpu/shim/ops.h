@@ -75,6 +75,8 @@ inline c10::Device xpu_device(c10::DeviceIndex index) { return c10::Device(c10::
 // Serves an operator by ATen's CPU kernel; the backend fallback of key XPU. The arguments are taken off the stack and
 // the results put on it.
 void host_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+// Operators that the host serves although torch makes them of others, without their namespace.
+const std::vector<std::string>& stubbed_composites();
 // Runs host operators on copies even where the host can read device memory, as on a discrete GPU.
 void set_host_copies(bool always) noexcept;
 // Whether they run on the device's own memory.

@@ -60,6 +60,7 @@ void bind_ops(py::module_& m) {
   m.def(
       "philox_state", &philox_state, py::arg("generator"), py::arg("increment"), py::arg("device"),
       "Reserve `increment` philox outputs a work-item of a generator (None: the device's own); (seed, offset) to use.");
+  m.def("stubbed_composites", &stubbed_composites, "Composites of torch, without namespace, that the host serves.");
   m.def("structural_operators", &structural_names, "The operators that the shim serves without arithmetic.");
   m.def(
       "set_kernel_provider", [](const py::function& provider) { set_kernel_provider(provider.ptr()); },
