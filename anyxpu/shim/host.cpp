@@ -188,7 +188,7 @@ const std::set<std::string> kNotPointwise = {"aten::gelu.out"};
 bool wants_fresh(const c10::OperatorHandle& op, const std::string& name, const c10::Argument& declared,
                  const Tensor& out, at::ArrayRef<IValue> given) {
   if (!declared.is_out() || (op.hasTag(at::Tag::pointwise) && !kNotPointwise.count(name))) return false;
-  if (!out.is_contiguous()) return true;
+  if (!out.is_contiguous() || out.is_conj() || out.is_neg()) return true;
   bool shared = false;
   for (const IValue& value : given) {
     for_each_tensor(value, [&](const Tensor& t) {
