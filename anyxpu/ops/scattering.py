@@ -34,6 +34,8 @@ _ELEMENTS = {
     torch.float32: "f32",
     torch.float64: "f64",
 }
+# In which a sum soon stops growing: sums and products of these are made in f32 and rounded once.
+_NARROW = (torch.float16, torch.bfloat16)
 _INDICES = {torch.int32: "i32", torch.int64: "i64"}
 _REDUCTIONS = ("sum", "prod", "amax", "amin")
 
@@ -90,6 +92,11 @@ def scatter_reduce_out(
 def _scatter(self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, include_self: bool, out: Tensor) -> Any:
     if not _served(self, index, src, reduce, out):
         return NotImplemented
+    if self.dtype in _NARROW and reduce in ("sum", "prod"):
+        wide = self.float()
+        if _scatter(wide, dim, index, src.float(), reduce, include_self, wide) is NotImplemented:
+            return NotImplemented
+        return out.copy_(wide)
     kernel = _Kernels.of(self.get_device(), self.dtype, index.dtype, reduce, include_self)
     if kernel is None:
         return NotImplemented

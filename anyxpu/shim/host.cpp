@@ -7,6 +7,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/op_registration/adaption.h>
+#include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/DeviceGuard.h>
@@ -67,6 +68,37 @@ const std::map<std::string, std::set<std::string>> kDense = {
     {"aten::native_group_norm.out", {"input"}},
     {"aten::native_group_norm_backward", {"grad_out", "input"}},
     {"aten::native_group_norm_backward.out", {"grad_out", "input"}},
+};
+
+// CPU kernels that add up many elements (or multiply them) in f16 or bf16, where a sum soon stops growing. They get
+// f32.
+const std::set<std::string> kWidened = {
+    "aten::_embedding_bag_backward",
+    "aten::_embedding_bag_dense_backward",
+    "aten::_fused_sgd_",
+    "aten::_fused_sgd_.tensor_lr",
+    "aten::_index_put_impl_",
+    "aten::embedding_dense_backward",
+    "aten::grid_sampler_2d_backward",
+    "aten::grid_sampler_3d_backward",
+    "aten::histc",
+    "aten::histc.out",
+    "aten::index_add.out",
+    "aten::index_put_",
+    "aten::index_reduce.out",
+    "aten::prod",
+    "aten::prod.int_out",
+    "aten::put_",
+    "aten::reflection_pad1d_backward.grad_input",
+    "aten::reflection_pad2d_backward",
+    "aten::reflection_pad2d_backward.grad_input",
+    "aten::reflection_pad3d_backward.grad_input",
+    "aten::replication_pad1d_backward.grad_input",
+    "aten::replication_pad2d_backward",
+    "aten::replication_pad2d_backward.grad_input",
+    "aten::replication_pad3d_backward",
+    "aten::replication_pad3d_backward.grad_input",
+    "aten::segment_reduce",
 };
 
 template <class Table, class Value>
@@ -238,6 +270,55 @@ bool to_host_arguments(const c10::OperatorHandle& op, const std::string& name, H
   return generator;
 }
 
+// For an operator of kWidened: its arguments of 16 bits in f32, and afterwards its results and what it wrote back.
+class Widened {
+ public:
+  Widened(const FunctionSchema& schema, const std::string& name, Stack& arguments) {
+    if (!kWidened.count(name) || !adds_up(schema, arguments)) return;
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      const bool written = is_written(name, schema.arguments()[i]);
+      arguments[i] = map_tensors(arguments[i], [&](const Tensor& t) { return widen(t, written); });
+    }
+  }
+
+  void close(Stack& results) {
+    if (!narrow_) return;
+    for (const auto& [twin, wide] : written_) {
+      at::native::resize_output(twin, wide.sizes());
+      twin.copy_(wide);
+    }
+    for (IValue& result : results) {
+      result = map_tensors(result, [&](const Tensor& t) {
+        for (const auto& [twin, wide] : written_)
+          if (t.is_same(wide)) return twin;
+        return t.scalar_type() == at::kFloat && !t._is_zerotensor() ? t.to(*narrow_) : t;
+      });
+    }
+  }
+
+ private:
+  // What only puts elements in their places is exact in any type, and who names a type gets it.
+  static bool adds_up(const FunctionSchema& schema, const Stack& arguments) {
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      const std::string& argument = schema.arguments()[i].name();
+      if (argument == "accumulate" && !arguments[i].toBool()) return false;
+      if (argument == "dtype" && !arguments[i].isNone()) return false;
+    }
+    return true;
+  }
+
+  Tensor widen(const Tensor& t, bool written) {
+    if (!t.defined() || (t.scalar_type() != at::kHalf && t.scalar_type() != at::kBFloat16)) return t;
+    narrow_ = t.scalar_type();
+    Tensor wide = t.to(at::kFloat);
+    if (written) written_.emplace_back(t, wide);
+    return wide;
+  }
+
+  std::optional<at::ScalarType> narrow_;
+  std::vector<std::pair<Tensor, Tensor>> written_;
+};
+
 void warn_once(const std::string& name) {
   static std::atomic<bool> warned{false};
   if (warned.exchange(true)) return;
@@ -311,10 +392,12 @@ void host_fallback(const c10::OperatorHandle& op, Stack* stack) {
   Stack arguments = given;
   const bool has_generator = to_host_arguments(op, name, memory, device, arguments);
   make_dense(schema, name, arguments);
+  Widened widened(schema, name, arguments);
   {
     std::optional<SeededDefaultGenerator> seeded;
     if (!has_generator && op.hasTag(at::Tag::nondeterministic_seeded)) seeded.emplace(device.index());
     run(op, name, arguments);
+    widened.close(arguments);
   }
   memory.close();
 

@@ -1,0 +1,124 @@
+"""Sums and products of many f16 and bf16 elements are those of f64, rounded once: they do not stop growing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+pytestmark = pytest.mark.not_simulated("it compares values")
+
+DEVICE = "xpu"
+N = 5000
+DTYPES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["f16", "bf16"])
+
+
+def nowhere(x):
+    """N indices of one place."""
+    return torch.zeros(N, dtype=torch.long, device=x.device)
+
+
+def gradient(function, x, shape=(1,)):
+    """The gradient's sum, of one element that N others are made of."""
+    leaf = torch.zeros(shape, dtype=x.dtype, device=x.device, requires_grad=True)
+    function(leaf).sum().backward()
+    return leaf.grad.sum()
+
+
+def one(x):
+    return torch.zeros(1, dtype=x.dtype, device=x.device)
+
+
+# Of N ones.
+CASES = {
+    "sum": lambda x: x.sum(),
+    "nansum": lambda x: x.nansum(),
+    "mean": lambda x: x.mean(),
+    "cumsum": lambda x: x.cumsum(0)[-1],
+    "cumsum across": lambda x: x.view(-1, 1).cumsum(0)[-1, 0],
+    "logcumsumexp": lambda x: x.logcumsumexp(0)[-1],
+    "logsumexp": lambda x: x.logsumexp(0),
+    "softmax": lambda x: x.softmax(0)[0] * N,
+    "trace": lambda x: torch.eye(N, dtype=x.dtype, device=x.device).trace(),
+    "dot": lambda x: x.dot(x),
+    "norm": lambda x: x.norm(1),
+    "mv": lambda x: (x.view(1, -1) @ x)[0],
+    "mm": lambda x: (x.view(1, -1) @ x.view(-1, 1))[0, 0],
+    "bmm": lambda x: (x.view(1, 1, -1) @ x.view(1, -1, 1))[0, 0, 0],
+    "conv1d": lambda x: F.conv1d(x.view(1, 1, -1), x.view(1, 1, -1))[0, 0, 0],
+    "histc": lambda x: x.histc(1, 0, 2)[0],
+    "prod": lambda x: (x * 1.0078125).view(-1, 10).transpose(0, 1)[0].prod(),
+    "prod along": lambda x: (x * 1.0078125).view(-1, 10).prod(0)[3],
+    "index_add": lambda x: one(x).index_add(0, nowhere(x), x)[0],
+    "index_add_": lambda x: one(x).index_add_(0, nowhere(x), x)[0],
+    "index_put": lambda x: one(x).index_put((nowhere(x),), x, accumulate=True)[0],
+    "put_": lambda x: one(x).put_(nowhere(x), x, accumulate=True)[0],
+    "scatter_add": lambda x: one(x).scatter_add(0, nowhere(x), x)[0],
+    "scatter_reduce": lambda x: one(x).scatter_reduce(0, nowhere(x), x, "sum", include_self=False)[0],
+    "index_reduce": lambda x: one(x).index_reduce(0, nowhere(x), x, "mean", include_self=False)[0],
+    "segment_reduce": lambda x: torch.segment_reduce(x, "sum", lengths=torch.tensor([N], device=x.device))[0],
+    "mse_loss": lambda x: F.mse_loss(x, 0 * x, reduction="sum"),
+    "nll_loss": lambda x: F.nll_loss(-x.view(-1, 1), nowhere(x), reduction="sum"),
+    "avg_pool2d": lambda x: F.avg_pool2d(x.view(1, 1, 50, 100), (50, 100))[0, 0, 0, 0],
+    "embedding_bag": lambda x: F.embedding_bag(nowhere(x).view(1, -1), x[:1].view(1, 1), mode="sum")[0, 0],
+    "embedding's gradient": lambda x: gradient(lambda w: F.embedding(nowhere(x), w), x, (1, 1)),
+    "embedding_bag's gradient": lambda x: gradient(
+        lambda w: F.embedding_bag(nowhere(x).view(1, -1), w, mode="sum"), x, (1, 1)
+    ),
+    "expand's gradient": lambda x: gradient(lambda w: w.expand(N), x),
+    "gather's gradient": lambda x: gradient(lambda w: w.gather(0, nowhere(x)), x),
+    "indexing's gradient": lambda x: gradient(lambda w: w[nowhere(x)], x),
+    "take's gradient": lambda x: gradient(lambda w: w.take(nowhere(x)), x),
+    "index_select's gradient": lambda x: gradient(lambda w: w.index_select(0, nowhere(x)), x),
+    "interpolate's gradient": lambda x: gradient(lambda w: F.interpolate(w, size=(100, 50)), x, (1, 1, 1, 1)),
+    "bilinear's gradient": lambda x: gradient(
+        lambda w: F.interpolate(w, size=(100, 50), mode="bilinear"), x, (1, 1, 1, 1)
+    ),
+    "grid_sample's gradient": lambda x: gradient(
+        lambda w: F.grid_sample(w, torch.zeros(1, 100, 50, 2, dtype=x.dtype, device=x.device)), x, (1, 1, 1, 1)
+    ),
+    "replicate 1-D's gradient": lambda x: gradient(lambda w: F.pad(w, (2000, 2999), mode="replicate"), x, (1, 1)),
+    "replicate 2-D's gradient": lambda x: gradient(
+        lambda w: F.pad(w, (49, 0, 99, 0), mode="replicate"), x, (1, 1, 1, 1)
+    ),
+    "bias's gradient": lambda x: gradient(lambda w: F.linear(x.view(-1, 1), x[:1].view(1, 1), w), x),
+    "prelu's gradient": lambda x: gradient(lambda w: F.prelu(-x.view(1, 1, -1), w), x),
+}
+
+
+@DTYPES
+@pytest.mark.parametrize("name", CASES)
+def test_a_sum_of_many_does_not_stop_growing(name, dtype):
+    case = CASES[name]
+    expected = case(torch.ones(N, dtype=torch.float64))
+    actual = case(torch.ones(N, dtype=dtype, device=DEVICE))
+    # Of what is rounded before it is summed (softmax, a product of ones) some units in the last place are allowed.
+    torch.testing.assert_close(actual.cpu().double(), expected, rtol=4 * torch.finfo(dtype).eps, atol=1e-3)
+
+
+@DTYPES
+def test_a_type_that_is_named_is_given(dtype):
+    x = torch.rand(100, dtype=dtype, device=DEVICE) + 0.5
+    assert x.prod(dtype=torch.float32).dtype == torch.float32
+    torch.testing.assert_close(x.prod(dtype=torch.float64).cpu(), x.cpu().double().prod())
+
+
+@DTYPES
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"momentum": 0.9}, {"momentum": 0.9, "weight_decay": 0.1, "nesterov": True}],
+    ids=["plain", "momentum", "nesterov"],
+)
+@pytest.mark.parametrize("size", [7, 1000])
+def test_fused_sgd_steps_as_in_f64(size, options, dtype):
+    weights, gradients = torch.randn(size).to(dtype), [torch.randn(size).to(dtype) for _ in range(3)]
+    found = []
+    for device, kind, fused in (("cpu", torch.float64, False), (DEVICE, dtype, True)):
+        p = torch.nn.Parameter(weights.clone().to(device, kind))
+        optimizer = torch.optim.SGD([p], lr=0.1, fused=fused, **options)
+        for g in gradients:
+            p.grad = g.to(device, kind)
+            optimizer.step()
+        found.append(p.detach().cpu().double())
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(found[1], found[0], rtol=8 * eps, atol=8 * eps)
