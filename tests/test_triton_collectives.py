@@ -359,6 +359,24 @@ def test_products_of_ragged_matrices(tile, dtype, engine, options):
     torch.testing.assert_close(o.double(), a.double() @ b.double(), atol=1e-4, rtol=1e-5)
 
 
+@triton.jit
+def narrow_dot_kernel(a, b, c, o, N: tl.constexpr, K: tl.constexpr):
+    i, j, k = tl.arange(0, N)[:, None], tl.arange(0, N)[None, :], tl.arange(0, K)
+    x, y = tl.load(a + i * K + k[None, :]), tl.load(b + k[:, None] * N + j)
+    tl.store(o + i * N + j, tl.dot(x, y, tl.load(c + i * N + j), out_dtype=o.dtype.element_ty))
+
+
+@BOTH
+@pytest.mark.parametrize("k", [32, 1024])
+def test_a_product_into_f16_is_summed_in_f32_and_rounded_once(k, options):
+    a, b, c = torch.rand(16, k).half(), torch.full((k, 16), 3.0625).half(), torch.rand(16, 16).half()
+    o = torch.zeros(16, 16, dtype=torch.float16)
+    launch(narrow_dot_kernel, (1,), a, b, c, o, N=16, K=k, **options)
+    exact = a.double() @ b.double() + c.double()
+    unit = exact.abs() * torch.finfo(torch.float16).eps
+    assert ((o.double() - exact).abs() <= 0.51 * unit).all()  # half a unit, and what f32 rounds by itself
+
+
 def rounded_to_tf32(x):
     """f32 with 13 bits fewer, to nearest even; of finite numbers."""
     bits = x.view(torch.int32).long()

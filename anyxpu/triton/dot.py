@@ -11,6 +11,8 @@ from anyxpu.triton.emit import Emitter, Handler, Loop
 from anyxpu.triton.ir import Encoding, Op, Scalar, Tensor, Type, Value
 from anyxpu.triton.layout import flat, log2, unflat
 
+_F32 = Scalar("f32")
+
 
 def _convert_layout(e: Emitter, op: Op) -> None:
     """An operand of products alone needs no place of its own: the product reads its source from local memory."""
@@ -28,7 +30,9 @@ def _convert_layout(e: Emitter, op: Op) -> None:
 
 
 def _dot(e: Emitter, op: Op) -> None:
-    """``result[…, m, n] = c[…, m, n] + Σ_k a[…, m, k] · b[…, k, n]``, summed in the result's type in order of k."""
+    """``result[…, m, n] = c[…, m, n] + Σ_k a[…, m, k] · b[…, k, n]``, summed in order of k in the result's type, or in
+    f32 and rounded once where that has 16 bits.
+    """
     a, b = (e.renamed.get(o, o) for o in op.operands[:2])
     if e.matrix and (form := matrix.form_of(op, e.lanes)):
         (block_io if "tiles" in op.attrs else matrix).dot(e, op, form, a, b)
@@ -49,14 +53,15 @@ def _sum_of_products(e: Emitter, op: Op, places: Sequence[str], shapes: Sequence
     if not isinstance(result.element, Scalar) or result.element.name not in ("f32", "f64", "f16", "bf16", "i32"):
         raise UnsupportedOperation(f"{op.name} that accumulates in {result.element}")
     out = e.declare(result.element, e.layout(result).registers)
+    wide = _F32 if result.element.name in ("f16", "bf16") else result.element  # which is rounded once
     with e.loop(out.registers) as loop:
         row, column = _start(e, loop, result, shapes[0], -1), _start(e, loop, result, shapes[1], -2)
-        total = loop.temporary(result.element, loop.value(c))
+        total = loop.temporary(wide, loop.value(c))
         q = e.fresh("k")
         with e.braces(f"for (int {q} = 0; {q} < {k}; ++{q})"):
             x, y = f"{places[0]}[{row} + {q}]", f"{places[1]}[{column} + {q} * {n}]"
-            e.line(f"{total} = {_multiply_add(result.element, x, y, total)};")
-        e.line(f"{out.element(loop.counter)} = {total};")
+            e.line(f"{total} = {_multiply_add(wide, x, y, total)};")
+        e.line(f"{out.element(loop.counter)} = {tables.rounded(total, result.element)};")
     e.barrier()
     e.tensors[result] = out
 
@@ -81,8 +86,6 @@ def _multiply_add(t: Scalar, x: str, y: str, total: str) -> str:
 
 
 # --- products of scaled operands (OCP Microscaling Formats 1.0, and e4m3 scales over 16 elements)
-
-_F32 = Scalar("f32")
 
 
 def _dot_scaled(e: Emitter, op: Op) -> None:
