@@ -297,6 +297,17 @@ WRONG = {
 }
 
 
+@pytest.mark.not_simulated("a kernel that does not execute finds no wrong number")
+@pytest.mark.parametrize("wrong", [1.5, -0.25, math.nan])
+def test_what_is_no_probability_is_told(wrong):
+    p = torch.rand(1000)
+    p[321] = wrong
+    for draw in (torch.bernoulli, lambda t: empty(1000).bernoulli_(t)):
+        with pytest.raises(torch.AcceleratorError, match="a probability is not between 0 and 1"):
+            draw(p.to(DEVICE)).cpu()
+    assert torch.bernoulli(torch.ones(3, device=DEVICE)).tolist() == [1, 1, 1]
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_what_cannot_be_drawn_is_refused_as_on_the_cpu(name):
     x = torch.zeros(3)

@@ -102,7 +102,10 @@ def bernoulli_(self: Tensor, p: float = 0.5, *, generator: Generator | None = No
 
 
 def bernoulli_tensor_(self: Tensor, p: Tensor, *, generator: Generator | None = None) -> Any:
-    """aten::bernoulli_.Tensor: 1 with the probability in ``p``, a tensor of floats that expands to ``self``."""
+    """aten::bernoulli_.Tensor: 1 with the probability in ``p``, a tensor of floats that expands to ``self``.
+
+    Where one is not between 0 and 1, the next call that waits for the device raises torch.AcceleratorError.
+    """
     if p.device != self.device or p.dtype not in _FLOATS:
         return NotImplemented
     return _draw(self, "random_bernoulli_each", generator, 4, p.expand_as(self).float().contiguous())
@@ -144,6 +147,10 @@ _ARGUMENTS = {
 }
 
 
+# What the host says where a kernel finds it, at the next call that waits for the device.
+_HELD = {"random_bernoulli_each": ("bernoulli: a probability is not between 0 and 1",)}
+
+
 @cache
 def _kernel(device: int, dtype: torch.dtype, name: str) -> Callable[..., None] | None:
     """The kernel for a type of elements; None where the device has no such type, or torch no such operator."""
@@ -160,7 +167,9 @@ def _kernel(device: int, dtype: torch.dtype, name: str) -> Callable[..., None] |
         options.append("-DHAS_FP64")
     real = "fp64" if dtype is torch.float64 else "fp32"
     types = ["*dst", "u64", "u64", "u64", *(real if t == "real" else t for t in _ARGUMENTS[name])]
-    return kernels.launcher(device, ("types.cl", "random.cl"), " ".join(options), name, types, _LANES, work=_WORK)
+    texts = ("types.cl", "assertions.cl", "random.cl")
+    held = _HELD.get(name, ())
+    return kernels.launcher(device, texts, " ".join(options), name, types, _LANES, work=_WORK, assertions=held)
 
 
 def _draw(self: Tensor, name: str, generator: Generator | None, outputs: int, *arguments: Any) -> Any:

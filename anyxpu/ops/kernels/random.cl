@@ -79,12 +79,16 @@ __kernel void random_bernoulli(__global dst_t* dst, ulong count, ulong seed, ulo
   END_FOR_EACH_ELEMENT
 }
 
-/* 1 with a probability of its own for each element, to 24 bits. */
+/* 1 with a probability of its own for each element, to 24 bits. What is no probability is told to the host. */
 __kernel void random_bernoulli_each(__global dst_t* dst, ulong count, ulong seed, ulong offset,
-                                    __global const float* probability) {
+                                    __global const float* probability, __global int* record, int number) {
   uint words[4];
   four32(seed, offset, words);
-  FOR_EACH_ELEMENT(i, step) dst[i] = WRITE((int)((words[step] >> 8) * 0x1p-24f < probability[i]));
+  FOR_EACH_ELEMENT(i, step) {
+    const float p = probability[i];
+    if (!(p >= 0.0f && p <= 1.0f)) ax_fail(record, number, 0);
+    dst[i] = WRITE((int)((words[step] >> 8) * 0x1p-24f < p));
+  }
   END_FOR_EACH_ELEMENT
 }
 
