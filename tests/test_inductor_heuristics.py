@@ -77,3 +77,16 @@ def test_a_device_that_says_little_is_taken_for_a_small_one(xpu):
         Core.of(capability).cache_bytes == capability["first_level_cache_size"]
         or not capability["first_level_cache_size"]
     )
+
+
+@pytest.mark.parametrize("function", [torch.mm, torch._int_mm], ids=["mm", "int mm"])
+def test_templates_are_made_on_any_device_where_nothing_else_is_allowed(function, xpu):
+    from torch._inductor import config as inductor
+
+    make = torch.randn if function is torch.mm else lambda *s: torch.randint(-9, 9, s, dtype=torch.int8)
+    a, b = make(64, 32), make(32, 48)
+    torch._dynamo.reset()
+    with inductor.patch(max_autotune_gemm=True, max_autotune_gemm_backends="TRITON", compile_threads=1):
+        got, (code, *_) = run_and_get_code(torch.compile(function), a.to(xpu), b.to(xpu))
+    assert "triton_tem_fused" in code
+    torch.testing.assert_close(got.cpu().double(), a.double() @ b.double(), atol=1e-4, rtol=1e-4)

@@ -139,6 +139,16 @@ def longer_rows(module: ModuleType) -> None:
     module.InductorChoices.should_use_persistent_reduction = staticmethod(should_use_persistent_reduction)
 
 
+def _asks_for_templates(config: Any) -> bool:
+    """Do the backends that autotuning may choose from leave nothing but Triton's templates?
+
+    In-tree Inductor makes none on a small device, and then has no choice at all ("NoValidChoicesError").
+    """
+    asked = (config.max_autotune_gemm_backends, config.max_autotune_conv_backends)
+    names = [{name.strip().upper() for name in backends.split(",")} for backends in asked]
+    return any("TRITON" in each and "ATEN" not in each for each in names)
+
+
 def no_gpu_estimates(module: ModuleType) -> None:
     """Keep ``torch._inductor.utils`` from measuring a CPU device by a GPU's yardsticks, and from warning that it fails.
 
@@ -149,6 +159,8 @@ def no_gpu_estimates(module: ModuleType) -> None:
     big, peak = module.is_big_gpu, module.get_device_tflops
 
     def is_big_gpu(index_or_device: int | torch.device = 0) -> bool:
+        if _asks_for_templates(module.config):
+            return True
         return not _only_cpu_devices() and bool(big(index_or_device))
 
     def get_device_tflops(dtype: torch.dtype) -> float:

@@ -9,12 +9,12 @@ import json
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch._inductor.config as config
-from torch._inductor.utils import fresh_cache, is_big_gpu, run_and_get_code
+from torch._inductor.utils import fresh_cache, run_and_get_code
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -197,17 +197,7 @@ def described(result: Any) -> list:
     return [[list(t.shape), str(t.dtype)] for t in torch.utils._pytree.tree_leaves(result)]
 
 
-def on_small_gpu(case: Case) -> Case:
-    """The case where Inductor makes no templates of products and convolutions: below 16 Xe cores (``is_big_gpu``)."""
-    backends = [name for name in case.options if name.endswith("_backends")]
-    if not backends or is_big_gpu():
-        return case
-    options = {name: value for name, value in case.options.items() if name not in backends}
-    return replace(case, options=options, contains=())
-
-
 def run_case(case: Case) -> dict[str, Any]:
-    case = on_small_gpu(case)
     torch._dynamo.reset()
     arguments = case.arguments("xpu")
     compiled = torch.compile(case.function, dynamic=case.dynamic)
