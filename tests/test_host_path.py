@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import warnings
@@ -11,7 +12,7 @@ import torch
 
 import anyxpu.ops
 from anyxpu import simulate
-from anyxpu.ops import registry
+from anyxpu.ops import notice, registry
 from anyxpu.shim import lib
 from tests.strided import assert_same_bits
 
@@ -416,20 +417,42 @@ def test_operators_counted_as_host_are_resolved_as_host():
     assert {op: anyxpu.ops.resolve(op) for op in hosted} == dict.fromkeys(hosted, "host")
 
 
-def test_the_first_host_operator_warns_and_names_itself(run_python):
+def test_each_host_operator_warns_once_at_the_line_that_called_it(run_python):
     done = run_python(
         """
-        import torch, warnings
-        a = torch.ones(3, device="xpu")
+        import json, torch, warnings
+        a = torch.ones(3, 3, device="xpu")
+        def call():
+            try:
+                a.cumprod(7)  # fails, and so says nothing
+            except IndexError:
+                pass
+            for _ in range(2):
+                a.cumsum(0), a.cumprod(0)
+            torch.nn.functional.celu(a)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            a.cumsum(0), a.cumprod(0)
-        print([str(w.message) for w in caught])
+            call()
+        print(json.dumps([[str(w.message), w.filename, w.lineno] for w in caught]))
         """
     )
-    said = re.findall(r"aten::\w+", done.stdout)
-    assert said == ["aten::cumsum"] or said == ["aten::cumsum.out"[:12]], done.stdout
-    assert "anyxpu ops" in done.stdout
+    said = json.loads(done.stdout)
+    assert [re.findall(r"aten::\w+", text) for text, _, _ in said] == [
+        ["aten::cumsum"],
+        ["aten::cumprod"],
+        ["aten::celu"],
+    ] or [re.findall(r"aten::\w+", text) for text, _, _ in said][-1] == ["aten::elu"], said
+    assert all("once an operator" in text and "anyxpu ops" in text for text, _, _ in said)
+    assert [(file, line) for _, file, line in said] == [("<string>", 10), ("<string>", 10), ("<string>", 11)]
+
+
+def test_a_warning_that_is_an_error_is_raised_and_the_device_stays_usable():
+    lib().reset_op_counters()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="aten::nonexistent has no kernel"):
+            notice.ran_on_the_host("aten::nonexistent")
+    assert torch.ones(2, device=DEVICE).cumsum(0).tolist() == [1, 2]
 
 
 # --- against torch's own operator database ---------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 
 import pytest
@@ -10,6 +11,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from anyxpu import simulate
 from anyxpu.errors import UnsupportedOperation
 from tests.triton_support import launch
 
@@ -327,3 +329,31 @@ def test_inline_assembly_is_refused_with_its_text():
     cause = caught.value if isinstance(caught.value, UnsupportedOperation) else caught.value.__cause__
     assert isinstance(cause, UnsupportedOperation)
     assert "inline assembly" in str(cause) and "mov.b32" in str(cause)
+
+
+@triton.jit
+def to_float_kernel(x, o, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(o + i, tl.load(x + i, i < n).to(o.dtype.element_ty), i < n)
+
+
+@pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16], ids=["bf16", "f16"])
+@pytest.mark.parametrize("wide", [torch.int64, torch.int32], ids=["i64", "i32"])
+def test_integers_are_rounded_once_and_without_doubles(wide, narrow):
+    """Some GPUs have no doubles; and 16-bit floats by way of f32 would round twice."""
+    bits = torch.iinfo(wide).bits - 1
+    anywhere = torch.randint(-(1 << bits), (1 << bits) - 1, (2000,)) >> torch.randint(0, bits, (2000,))
+    half_way = (2 * torch.randint(256, 512, (1000,)) + 1) << torch.randint(0, bits - 11, (1000,))
+    x = torch.cat([anywhere, half_way, half_way + 1, half_way - 1, -half_way]).to(wide)
+    o = torch.empty(len(x), dtype=narrow, device="xpu")
+    kernel = to_float_kernel[(-(-len(x) // 1024),)](x.to("xpu"), o, len(x), B=1024)
+    assert "double" not in kernel.asm["cl"]
+    if simulate.active():
+        return
+    for value, got in zip(x.tolist(), o.cpu(), strict=True):
+        if got.isinf():
+            assert abs(value) >= 65520
+            continue
+        near = [torch.nextafter(got, torch.tensor(s * math.inf, dtype=narrow)).double().item() for s in (1, -1)]
+        error = abs(int(got.double().item()) - value)
+        assert all(math.isinf(n) or n != int(n) or abs(int(n) - value) >= error for n in near), value

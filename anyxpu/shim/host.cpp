@@ -17,6 +17,7 @@
 #include <unordered_map>
 
 #include "shim/arguments.h"
+#include "shim/bindings.h"
 #include "shim/host_memory.h"
 #include "shim/ops.h"
 
@@ -319,14 +320,18 @@ class Widened {
   std::vector<std::pair<Tensor, Tensor>> written_;
 };
 
-void warn_once(const std::string& name) {
-  static std::atomic<bool> warned{false};
-  if (warned.exchange(true)) return;
-  TORCH_WARN(
-      "anyxpu: ", name,
-      " has no kernel for xpu yet that takes these arguments and ran on the host (ATen's CPU kernel). This is said "
-      "once; ",
-      "`anyxpu ops` lists how each operator is served, and anyxpu.ops.counters() how often.");
+// Says once of each operator that it ran here; anyxpu/ops/notice.py finds the line of the caller's program.
+void notice(const std::string& name) {
+  static auto* mutex = new std::mutex;
+  static auto* said = new std::set<std::string>;
+  const std::string base = name.substr(0, name.find('.'));
+  {
+    std::lock_guard<std::mutex> lock(*mutex);
+    if (!said->insert(base).second) return;
+  }
+  if (!Py_IsInitialized()) return;
+  const py::gil_scoped_acquire gil;
+  py::module_::import("anyxpu.ops.notice").attr("ran_on_the_host")(base);
 }
 
 // Which argument a result is, by the schema's alias sets; nullopt for a result of its own.
@@ -378,7 +383,6 @@ void host_fallback(const c10::OperatorHandle& op, Stack* stack) {
   const Stack given(stack->end() - static_cast<ptrdiff_t>(count), stack->end());
   const auto device = common_device(op, name, given);
   op_counter(name).add(Way::host);
-  warn_once(name);
 
   const c10::DeviceGuard guard(device);
   HostMemory memory(device.index());
@@ -413,6 +417,7 @@ void host_fallback(const c10::OperatorHandle& op, Stack* stack) {
     }
   }
   memory.finish();
+  notice(name);
 }
 
 // Operators that torch makes of others on every device and that end, with no operator between, in a table of kernels

@@ -267,7 +267,7 @@ def _int_to_float(signed: bool) -> Printer:
         if source.bits == 64:
             value = f"ax_odd_{'i64' if signed else 'u64'}({value})"
         else:
-            value = f"ax_odd_f64((double)({value}))" if source.bits == 32 else f"(float)({value})"
+            value = f"ax_odd_i64((long)({value}))" if source.bits == 32 else f"(float)({value})"
         return f"ax_round_{narrow}({value})"
 
     return emit

@@ -13,18 +13,21 @@ inline float ax_round_rtz_bf16(float x) {
   return as_float((x != x ? u | 0x00400000u : u) & 0xffff0000u);
 }
 
-/* --- ax_odd_: a wider value in f32, rounded to odd, so that rounding it again to a narrower type is exact */
+/* --- ax_odd_f64: a wider value in f32, rounded to odd, so that rounding it again to a narrower type is exact */
 
 inline float ax_odd_f64(double x) {
   float t = convert_float_rtz(x);
   /* fabs(t) > max only where x is infinite or NaN; rtz never overflows. */
   return (double)t == x || x != x ? (x != x ? NAN : t) : as_float(as_uint(t) | 1u);
 }
+
+/* --- ax_odd_u64 ax_odd_i64: likewise an integer; without double, which some GPUs lack */
+
 inline float ax_odd_u64(ulong x) {
-  /* Keep the upper 32 significant bits, with what falls off ORed into the last. */
-  int shift = max(0, 32 - (int)clz(x));
+  /* The upper 24 significant bits, which a float holds, with what falls off ORed into the last. */
+  int shift = max(0, 40 - (int)clz(x));
   ulong low = x & ((1ul << shift) - 1);
-  return ldexp(ax_odd_f64((double)((x >> shift) | (low != 0))), shift);
+  return ldexp((float)((uint)(x >> shift) | (uint)(low != 0)), shift);
 }
 inline float ax_odd_i64(long x) { return x < 0 ? -ax_odd_u64(0ul - (ulong)x) : ax_odd_u64((ulong)x); }
 
