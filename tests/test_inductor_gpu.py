@@ -80,8 +80,10 @@ _LIMITS = """
     found = {f"{mode} {warps}": tried(add, x, x, 1 << 14, B=4096, num_warps=warps, grf_mode=mode)
              for mode in ("128", "256") for warps in (4, 32, 64, 128)}
     found["product"] = tried(product, h, torch.zeros(64, 64, device="xpu"), B=64, num_warps=4)
+    wide = torch.zeros(256, 256, device="xpu")
+    found["large"] = tried(product, wide, wide, B=256, num_warps=8)
     properties = torch.xpu.get_device_properties()
-    print(json.dumps({"found": found, "limit": properties.max_work_group_size, "fp64": properties.has_fp64,
+    print(json.dumps({"local": properties.local_mem_size, "found": found, "limit": properties.max_work_group_size, "fp64": properties.has_fp64,
                       "doubles": doubles()}))
 """
 
@@ -102,6 +104,7 @@ def test_sizes_of_groups_and_types_follow_the_device(device, tmp_path):
                 assert f"Required: {16 * warps}, Hardware limit: {most}" in said
     # The matrix engine of dg2 takes sub-groups of 8.
     assert found["product"][2] == (32 if device == "dg2" else 64)
+    assert f"shared memory, Required: {2 * 4 * 256**2}, Hardware limit: {answer['local']}" in found["large"]
     if answer["fp64"]:
         assert answer["doubles"] == "torch.float64"
     else:

@@ -20,6 +20,7 @@ import triton
 import triton.language as tl
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from triton.runtime.errors import OutOfResources
 
 from anyxpu.cache import cache_dir
 from tests.conftest import FULL
@@ -134,6 +135,8 @@ def test_random_kernels_do_what_numpy_says():
         kernel = module(last).kernel
         try:
             check(program.arguments, run_on_device(kernel, program.arguments, program.grid, program.options), expected)
+        except OutOfResources:
+            assert torch.xpu.get_device_capability()["type"] == "gpu"  # whose local memory a whole tensor may not fit
         except Exception as error:
             error.add_note(f"the kernel, its arguments and the expected results are in {last}")
             raise

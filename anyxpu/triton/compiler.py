@@ -223,6 +223,12 @@ class IntelBackend(BaseBackend):
         metadata["shared"] = rendered.shared_bytes
         metadata["work"] = rendered.work
         metadata["assertions"] = rendered.assertions
+        limit = self.target.arch.get("local_mem_size", 0) if isinstance(self.target.arch, dict) else 0
+        if limit and rendered.shared_bytes > limit:
+            from triton.runtime.errors import OutOfResources
+
+            # What Triton says when it loads such a kernel; a GPU's compiler would refuse it before, in fewer words.
+            raise OutOfResources(rendered.shared_bytes, limit, "shared memory")
         return rendered.text
 
     def make_cpu_code(self, source: str, metadata: dict[str, Any], options: Options) -> bytes:
