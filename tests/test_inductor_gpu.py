@@ -83,8 +83,8 @@ _LIMITS = """
     wide = torch.zeros(256, 256, device="xpu")
     found["large"] = tried(product, wide, wide, B=256, num_warps=8)
     properties = torch.xpu.get_device_properties()
-    print(json.dumps({"local": properties.local_mem_size, "found": found, "limit": properties.max_work_group_size, "fp64": properties.has_fp64,
-                      "doubles": doubles()}))
+    print(json.dumps({"found": found, "limit": properties.max_work_group_size, "local": properties.local_mem_size,
+                      "fp64": properties.has_fp64, "doubles": doubles()}))
 """
 
 
