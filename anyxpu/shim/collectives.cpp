@@ -85,6 +85,15 @@ std::vector<Tensor> written(const std::vector<Pair>& pairs) {
   return tensors;
 }
 
+// The same memory without the caller's Python objects. The backend's thread lets go of a work after its waiters have
+// gone on; where that drops the last reference beside Python's it takes the GIL, which ends the process if the
+// interpreter is just finishing.
+std::vector<Pair> without_python(std::vector<Pair> pairs) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  for (Pair& pair : pairs) pair.device = pair.device.detach();
+  return pairs;
+}
+
 // Done when `work` is and what it wrote lies on the device; holds all the tensors until then.
 FuturePointer arriving(const WorkPointer& work, std::vector<Pair> pairs) {
   FuturePointer host;
@@ -147,7 +156,7 @@ void collective(const c10::OperatorHandle& op, Stack* stack) {
   for (IValue& result : arguments) {
     if (result.isCustomClass()) {
       const auto work = result.toCustomClass<Work>();
-      stack->push_back(IValue(Work::create_from_future(arriving(work, pairs))));
+      stack->push_back(IValue(Work::create_from_future(arriving(work, without_python(pairs)))));
       continue;
     }
     stack->push_back(map_tensors(result, [&](const Tensor& t) {
