@@ -5,13 +5,17 @@ The stages' names are the extensions of their files in Triton's cache, and the k
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import logging
 import os
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from types import ModuleType
 from typing import Any
 
+from triton import knobs
 from triton._C.libtriton import ir, passes
 from triton.backends.compiler import BaseBackend, GPUTarget
 
@@ -19,6 +23,8 @@ from anyxpu import ocloc, simulate
 from anyxpu.cache import cache_dir, digest, write_file
 from anyxpu.errors import CacheError, KernelError, UnsupportedOperation
 from anyxpu.triton import identity, lower, matrix, native
+
+_log = logging.getLogger(__name__)
 
 # Inductor looks for an xpu kernel's binary under this name; on the CPU device it holds the CPU driver's own code.
 BINARY_EXT = "zebin"
@@ -85,6 +91,25 @@ class Options:
 _OPTION_NAMES = frozenset(f.name for f in fields(Options))
 
 
+@functools.cache
+def _is_tritons(name: str) -> bool:
+    """Is the option one that this Triton gives each launch out of its own knobs, and that we have no use for?"""
+    known = hasattr(type(knobs.compilation), name)
+    if known:
+        _log.debug("anyxpu ignores Triton's option %s", name)
+    return known
+
+
+@functools.cache
+def _compiler_pass(group: str, name: str) -> Callable[[Any], None]:
+    """A pass of Triton's; nothing where this Triton has none of that name, as what it did is then done elsewhere."""
+    found = getattr(getattr(passes, group), name, None)
+    if found is None:
+        _log.debug("this Triton has no pass %s.%s; anyxpu goes on without it", group, name)
+        return lambda pm: None
+    return found  # type: ignore[no-any-return]
+
+
 def device_kind(target: GPUTarget) -> str:
     """What the target's code runs on: ``cpu``, or an Intel GPU's short name (``bmg``, ``pvc``, …; ``gpu`` if unknown).
 
@@ -138,7 +163,10 @@ class IntelBackend(BaseBackend):
             values["extern_libs"] = tuple(sorted(values["extern_libs"].items()))
         if device_kind(self.target) == "cpu" and not values.get("keep_warps"):
             values["num_warps"] = 1
-        return Options(**values)
+        parsed = Options(**values)
+        # Triton refuses a launch with a keyword that is neither a parameter's nor an option's.
+        vars(parsed).update({k: v for k, v in opts.items() if k not in _OPTION_NAMES and _is_tritons(k)})
+        return parsed
 
     def add_stages(self, stages: dict[str, Any], options: Options, language: Any = None) -> None:
         stages["ttir"] = lambda src, metadata: self.make_ttir(src, metadata, options)
@@ -175,15 +203,15 @@ class IntelBackend(BaseBackend):
         mod = _all_inline(mod)
         pm = ir.pass_manager(mod.context)
         pm.enable_debug()
-        passes.common.add_inliner(pm)
-        passes.ttir.add_rewrite_tensor_pointer(pm)
-        passes.ttir.add_rewrite_tensor_descriptor_to_pointer(pm)
-        passes.common.add_canonicalizer(pm)
-        passes.ttir.add_combine(pm)
-        passes.ttir.add_reorder_broadcast(pm)
-        passes.common.add_cse(pm)
-        passes.common.add_symbol_dce(pm)
-        passes.ttir.add_loop_unroll(pm)
+        _compiler_pass("common", "add_inliner")(pm)
+        _compiler_pass("ttir", "add_rewrite_tensor_pointer")(pm)
+        _compiler_pass("ttir", "add_rewrite_tensor_descriptor_to_pointer")(pm)
+        _compiler_pass("common", "add_canonicalizer")(pm)
+        _compiler_pass("ttir", "add_combine")(pm)
+        _compiler_pass("ttir", "add_reorder_broadcast")(pm)
+        _compiler_pass("common", "add_cse")(pm)
+        _compiler_pass("common", "add_symbol_dce")(pm)
+        _compiler_pass("ttir", "add_loop_unroll")(pm)
         pm.run(mod, "make_ttir")
         return mod
 
@@ -194,16 +222,16 @@ class IntelBackend(BaseBackend):
         pm = ir.pass_manager(mod.context)
         pm.enable_debug()
         passes.ttir.add_convert_to_ttgpuir(pm, "xpu", options.num_warps, metadata["warp_size"], options.num_ctas)
-        passes.ttgpuir.add_coalesce(pm)
-        passes.ttgpuir.add_remove_layout_conversions(pm)
+        _compiler_pass("ttgpuir", "add_coalesce")(pm)
+        _compiler_pass("ttgpuir", "add_remove_layout_conversions")(pm)
         if "tt.gather" not in str(mod):  # of some gathers the pass of Triton 3.7 makes layouts that it then rejects
-            passes.ttgpuir.add_optimize_thread_locality(pm)
-        passes.ttgpuir.add_remove_layout_conversions(pm)
-        passes.ttgpuir.add_reorder_instructions(pm)
-        passes.ttir.add_triton_licm(pm)
-        passes.common.add_cse(pm)
-        passes.common.add_symbol_dce(pm)
-        passes.common.add_canonicalizer(pm)
+            _compiler_pass("ttgpuir", "add_optimize_thread_locality")(pm)
+        _compiler_pass("ttgpuir", "add_remove_layout_conversions")(pm)
+        _compiler_pass("ttgpuir", "add_reorder_instructions")(pm)
+        _compiler_pass("ttir", "add_triton_licm")(pm)
+        _compiler_pass("common", "add_cse")(pm)
+        _compiler_pass("common", "add_symbol_dce")(pm)
+        _compiler_pass("common", "add_canonicalizer")(pm)
         pm.run(mod, "make_ttgir")
         metadata["name"] = mod.get_entry_func_name()
         return mod
