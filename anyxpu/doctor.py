@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from anyxpu import build, ocloc, simulate
+from anyxpu import build, ocloc, patches, simulate, supported
 from anyxpu.bench import machine as about
 from anyxpu.cache import cache_dir
 from anyxpu.simulate import driver as simulated
@@ -31,8 +31,8 @@ State = Literal["ok", "missing", "optional", "note"]
 
 # The versions that anyxpu is made for; the same ranges as pyproject.toml's dependencies.
 PACKAGES: dict[str, str] = {
-    "torch": ">=2.11,<2.14",
-    "triton": ">=3.6,<3.8",
+    "torch": f">={supported.OLDEST}",
+    "triton": f">={supported.TESTED[supported.OLDEST]}",
     "numpy": ">=1.26",
     "intel-sycl-rt": ">=2026.1,<2027",
     "intel-opencl-rt": ">=2026.1,<2027",
@@ -83,6 +83,7 @@ class Findings:
     usable: bool = False
     checks: list[Check] = field(default_factory=list)
     devices: list[dict[str, Any]] = field(default_factory=list)
+    changes: list[dict[str, Any]] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
@@ -99,9 +100,13 @@ def examine() -> Findings:
         findings.checks.append(check)
         findings.devices += devices
     findings.checks += _gpus(findings.devices)
-    usable, check = _autoload()
-    findings.usable = usable
+    findings.usable, check, made = _autoload()
     findings.checks.append(check)
+    if made:
+        findings.changes = _changes(made)
+        left_out = [change["name"] for change in findings.changes if change["state"] == "left out"]
+        detail = f"{', '.join(left_out)} left out" if left_out else "those for this version are made"
+        findings.checks.append(Check("changes to torch", "note" if left_out else "ok", detail))
     return findings
 
 
@@ -132,6 +137,10 @@ def _packages() -> Iterator[Check]:
             yield Check(name, "missing", "not installed", f"pip install '{name}{wanted}'")
         elif not _within(found, wanted):
             yield Check(name, "missing", f"{found}, but anyxpu is made for {wanted}", f"pip install '{name}{wanted}'")
+        elif name == "torch" and (newer := supported.untested(found)):
+            yield Check(name, "note", newer)
+        elif name == "torch":
+            yield Check(name, "ok", f"{found} (tested: {supported.OLDEST} to {supported.NEWEST})")
         else:
             yield Check(name, "ok", found)
 
@@ -297,6 +306,8 @@ try:
     answer["sum"] = torch.ones(8, device="xpu").sum().item()
 except Exception as error:
     answer["error"] = f"{type(error).__name__}: {error}".splitlines()[0]
+from anyxpu import patches
+answer["changes"] = patches.examine() if answer["active"] else {}
 print(json.dumps(answer))
 """
 
@@ -312,19 +323,46 @@ _AUTOLOAD_MENDS: tuple[tuple[Callable[[str], bool], str], ...] = (
 )
 
 
-def _autoload() -> tuple[bool, Check]:
-    """The whole way once, as a user goes it: import torch, make a tensor, compute, read it back."""
+def _autoload() -> tuple[bool, Check, dict[str, str]]:
+    """The whole way once, as a user goes it: import torch, make a tensor, compute, read it back.
+
+    Returns:
+        whether it worked, what to say of it, and how it went with each change to torch (:func:`patches.states`).
+    """
     if importlib.util.find_spec("torch") is None:
-        return False, Check("xpu", "missing", "torch is not installed", f"pip install 'torch{PACKAGES['torch']}'")
+        return False, Check("xpu", "missing", "torch is not installed", f"pip install 'torch{PACKAGES['torch']}'"), {}
     answer, problem = _probe(_AUTOLOAD_PROBE)
     if answer is None:
-        return False, Check("xpu", "missing", problem, _autoload_mend(problem))
+        return False, Check("xpu", "missing", problem, _autoload_mend(problem)), {}
     # The null driver computes nothing, so there the sum proves nothing either way.
     if answer["available"] and not answer["error"]:
         by = "anyxpu, loaded with torch" if answer["active"] else f"torch itself ({answer['reason']})"
-        return True, Check("xpu", "ok", f"works; supplied by {by}")
+        return True, Check("xpu", "ok", f"works; supplied by {by}"), answer["changes"]
     reason = _short(answer["reason"] or answer["error"])
-    return False, Check("xpu", "missing", reason, _autoload_mend(reason))
+    return False, Check("xpu", "missing", reason, _autoload_mend(reason)), answer["changes"]
+
+
+def _changes(made: dict[str, str]) -> list[dict[str, Any]]:
+    """The table of :mod:`anyxpu.patches` with each change's state here: "made", "not for this torch" or "left out"."""
+
+    def state(patch: patches.Patch) -> str:
+        reason = made.get(patch.name, f"{patch.module} was not imported")
+        if not reason:
+            return "made"
+        return "left out" if patch.is_for(about.version("torch") or "") else "not for this torch"
+
+    return [
+        {
+            "name": patch.name,
+            "changes": f"{patch.module}: {', '.join(patch.needs)}",
+            "versions": f"{patch.since or supported.OLDEST} to {patch.until or supported.NEWEST}",
+            "why": patch.why,
+            "without": patch.without,
+            "state": state(patch),
+            "reason": made.get(patch.name, ""),
+        }
+        for patch in patches.TABLE
+    ]
 
 
 def _autoload_mend(reason: str) -> str:
@@ -365,6 +403,14 @@ def show(findings: Findings) -> None:
         for name, value in device.items():
             if name not in ("driver", "ordinal"):
                 print(f"  {name:<56} {value}")
+    if findings.changes:
+        print("\nwhat anyxpu changes in torch's Python")
+    for change in findings.changes:
+        print(f"  {change['name']:<26} {change['state']:<19} {change['changes']}")
+        print(f"  {'':<26} {change['versions']:<19} why: {change['why']}")
+        print(f"  {'':<26} {'':<19} lost without it: {change['without']}")
+        if change["state"] == "left out":
+            print(f"  {'':<26} {'':<19} left out: {change['reason']}")
     print("\nenvironment" + ("" if findings.variables else ": no variable that anyxpu reads is set"))
     for name, value in findings.variables.items():
         print(f"  {name}={value}")

@@ -15,7 +15,7 @@ from tests.gpu_support import needs_driver
 
 
 def needs(package: str) -> None:
-    """Skip where a package is not installed. Finds without importing: the demo prepares the import of timm."""
+    """Skip where a package is not installed."""
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"needs {package}")
 
@@ -85,7 +85,7 @@ def test_host_operators_are_the_difference_of_two_snapshots(xpu):
 
 
 def test_weights_are_the_same_each_time():
-    needs("timm")
+    needs("transformers")
     from anyxpu.demo.models import MODELS
 
     first, second = (dict(MODELS["resnet18"].make().state_dict()) for _ in range(2))
@@ -98,7 +98,7 @@ def test_weights_are_the_same_each_time():
 @pytest.mark.not_simulated("it compares and times; test_a_simulated_row_end_to_end is its like")
 def test_a_training_row_end_to_end(tmp_path, run_python):
     """The smallest real row, whole: compiled, compared, counted and timed."""
-    needs("timm")
+    needs("transformers")
     source = """
     import json
     from anyxpu import demo
@@ -159,7 +159,7 @@ def test_results_of_another_shape_dtype_device_or_number_differ(xpu):
 @pytest.mark.slow
 @pytest.mark.full
 def test_a_simulated_row_end_to_end(run_python, tmp_path):
-    needs("timm")
+    needs("transformers")
     source = """
     import json
     from anyxpu.demo import Settings, simulated

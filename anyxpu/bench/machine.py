@@ -18,7 +18,6 @@ PACKAGES = (
     "intel-opencl-rt",
     "onednn",
     "transformers",
-    "timm",
 )
 
 _CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_int8", "amx_fp16")

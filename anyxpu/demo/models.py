@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 SEED = 20_26
+_CLASSES = 1000
 
 
 @dataclass(frozen=True)
@@ -48,44 +49,37 @@ class Model:
         return self.batch(torch.Generator().manual_seed(SEED))
 
 
-def _define_torchvision_schemas() -> None:
-    """Let torchvision import where its compiled half does not fit this torch.
-
-    timm and transformers import torchvision if they find it; its Python registers fake kernels for two operators
-    that its compiled half defines. Where that half is absent, the two schemas are enough for the import.
-    """
-    if _libraries or hasattr(torch.ops.torchvision, "nms"):
-        return
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for operator in ("nms", "qnms"):
-        library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _libraries.append(library)  # the definitions live as long as the object
-
-
-_libraries: list[torch.library.Library] = []
-
-
-def _timm(architecture: str, **options: Any) -> nn.Module:
-    _define_torchvision_schemas()
-    import timm
-
-    module: nn.Module = timm.create_model(architecture, pretrained=False, **options)
-    return module
-
-
 def _bert() -> nn.Module:
-    _define_torchvision_schemas()
     from transformers import BertConfig, BertModel
 
     return BertModel(BertConfig())
 
 
 def _gpt2() -> nn.Module:
-    _define_torchvision_schemas()
     from transformers import GPT2Config, GPT2LMHeadModel
 
     # Dropout off: a step that draws random numbers cannot be compared with another device's.
     return GPT2LMHeadModel(GPT2Config(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False))
+
+
+def _resnet(depths: tuple[int, ...], layer_type: str, *, still: bool = False, widths: tuple[int, ...]) -> nn.Module:
+    """A ResNet; ``still`` starts every residual branch at zero, as training usually does."""
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    module: nn.Module = ResNetForImageClassification(
+        ResNetConfig(depths=list(depths), hidden_sizes=list(widths), layer_type=layer_type, num_labels=_CLASSES)
+    )
+    for block in module.modules():
+        if still and type(block).__name__ == "ResNetBasicLayer":
+            nn.init.zeros_(block.layer[-1].normalization.weight)  # type: ignore[union-attr, index]
+    return module
+
+
+def _vit() -> nn.Module:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    sizes = ViTConfig(hidden_size=384, num_attention_heads=6, intermediate_size=1536, num_labels=_CLASSES)
+    return ViTForImageClassification(sizes)
 
 
 def _tokens(
@@ -95,7 +89,7 @@ def _tokens(
 
 
 def _images(g: torch.Generator, *, batch: int, size: int) -> dict[str, Tensor]:
-    return {"x": torch.randn(batch, 3, size, size, generator=g)}
+    return {"pixel_values": torch.randn(batch, 3, size, size, generator=g)}
 
 
 def _labelled_tokens(g: torch.Generator, **sizes: Any) -> dict[str, Tensor]:
@@ -103,12 +97,12 @@ def _labelled_tokens(g: torch.Generator, **sizes: Any) -> dict[str, Tensor]:
     return {**tokens, "labels": tokens["input_ids"]}
 
 
-def _labelled_images(g: torch.Generator, *, batch: int, size: int, classes: int) -> dict[str, Tensor]:
-    return {**_images(g, batch=batch, size=size), "labels": torch.randint(classes, (batch,), generator=g)}
+def _labelled_images(g: torch.Generator, *, batch: int, size: int) -> dict[str, Tensor]:
+    return {**_images(g, batch=batch, size=size), "labels": torch.randint(_CLASSES, (batch,), generator=g)}
 
 
 def _cross_entropy(output: Any, batch: dict[str, Tensor]) -> Tensor:
-    return nn.functional.cross_entropy(output, batch["labels"])
+    return nn.functional.cross_entropy(output.logits, batch["labels"])
 
 
 def _next_token(output: Any, batch: dict[str, Tensor]) -> Tensor:
@@ -135,30 +129,29 @@ MODELS: dict[str, Model] = {
             optimizer=functools.partial(torch.optim.AdamW, lr=1e-4),
             loss=_next_token,
         ),
-        # zero_init_last would make every residual branch of an untrained ResNet add nothing to the output.
         Model(
             name="resnet50",
-            build=functools.partial(_timm, "resnet50", zero_init_last=False),
+            build=functools.partial(_resnet, (3, 4, 6, 3), "bottleneck", widths=(256, 512, 1024, 2048)),
             batch=functools.partial(_images, batch=2, size=224),
-            output=lambda out: out,
+            output=lambda out: out.logits,
             sizes="2 x 3 x 224 x 224",
         ),
         Model(
             name="vit-small",
-            build=functools.partial(_timm, "vit_small_patch16_224"),
+            build=_vit,
             batch=functools.partial(_images, batch=2, size=224),
-            output=lambda out: out,
+            output=lambda out: out.logits,
             sizes="2 x 3 x 224 x 224",
         ),
-        # timm's own initialisation, which starts every residual branch at zero, small images and a small step, all
+        # Residual branches that start at zero, small images and a small step, all
         # on purpose. A ReLU whose input lies within rounding of zero may switch sides between two correct float32
         # computations, and one switched unit moves the whole gradient by 1e-3 (seen between the CPU's own float32
         # and float64 with most seeds, without these three). With them no seed of several showed more than 2e-6.
         Model(
             name="resnet18",
-            build=functools.partial(_timm, "resnet18"),
-            batch=functools.partial(_labelled_images, batch=8, size=64, classes=1000),
-            output=lambda out: out,
+            build=functools.partial(_resnet, (2, 2, 2, 2), "basic", still=True, widths=(64, 128, 256, 512)),
+            batch=functools.partial(_labelled_images, batch=8, size=64),
+            output=lambda out: out.logits,
             sizes="8 x 3 x 64 x 64",
             inference=False,
             optimizer=functools.partial(torch.optim.SGD, lr=1e-3, momentum=0.9),

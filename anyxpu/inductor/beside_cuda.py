@@ -9,8 +9,6 @@ import torch
 
 from anyxpu.runtime import accelerator
 
-_GPU_TYPE_FUNCTIONS = ("get_gpu_type", "_get_default_gpu_device_type")
-
 
 def fake_tensors(module: ModuleType) -> None:
     """Let ``FakeTensorMode`` work in a torch built with CUDA; it refuses where it sees xpu beside it."""
@@ -26,9 +24,12 @@ def fake_tensors(module: ModuleType) -> None:
 
 def gpu_type(module: ModuleType) -> None:
     """Let Inductor's question for the one kind of GPU have an answer with both: the accelerator."""
-    for name in _GPU_TYPE_FUNCTIONS:
-        if original := getattr(module, name, None):
-            setattr(module, name, _with_both(original))
+    module.__dict__["get_gpu_type"] = _with_both(module.get_gpu_type)
+
+
+def default_gpu_type(module: ModuleType) -> None:
+    """The same of what its tuners ask."""
+    module.__dict__["_get_default_gpu_device_type"] = _with_both(module._get_default_gpu_device_type)
 
 
 def _with_both(original: object) -> object:

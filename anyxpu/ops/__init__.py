@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from anyxpu.ops import attention, compiled, kernels, printing, registry
+from anyxpu.ops import attention, compiled, kernels, registry
 from anyxpu.shim import lib
 
 if TYPE_CHECKING:  # not for the sake of one name: it loads what `import torch` does without
@@ -23,7 +23,6 @@ if TYPE_CHECKING:  # not for the sake of one name: it loads what `import torch` 
 def register() -> None:
     """Give torch the operators. Called once by the install; starts no driver and compiles nothing."""
     lib().set_kernel_provider(kernels.provide)
-    printing.install()
     attention.register()
     compiled.register()
     if importlib.util.find_spec("anyxpu.ops.library"):

@@ -6,16 +6,15 @@ means dozens of kernels to print a few numbers. Here the elements that will be s
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import _tensor_str
 
 
-def install() -> None:
-    """Let ``repr`` of a dense xpu tensor fetch what it shows. Idempotent."""
-    if getattr(_tensor_str._tensor_str, "_anyxpu", False):
-        return
+def install(module: ModuleType) -> None:
+    """Let ``repr`` of a dense xpu tensor fetch what it shows."""
     format_tensor, summarize = _tensor_str._tensor_str, _tensor_str.get_summarized_data
 
     def tensor_str(self: torch.Tensor, indent: int) -> str:
@@ -27,7 +26,6 @@ def install() -> None:
     def summarized_data(self: torch.Tensor) -> torch.Tensor:
         return edges(self, _tensor_str.PRINT_OPTS.edgeitems) if _ours(self) else summarize(self)
 
-    tensor_str._anyxpu = True  # type: ignore[attr-defined]
     _tensor_str._tensor_str, _tensor_str.get_summarized_data = tensor_str, summarized_data
 
 

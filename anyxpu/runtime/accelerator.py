@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ def choose() -> None:
         lib().become_accelerator()
 
 
-def install() -> None:
+def install(module: ModuleType) -> None:
     """Have the choice made by the first use of anything under ``torch.accelerator``."""
     if not torch.backends.cuda.is_built():
         return

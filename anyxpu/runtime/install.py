@@ -8,6 +8,8 @@ import sys
 import warnings
 from dataclasses import dataclass
 
+from anyxpu import patches, supported
+
 DRIVER_VARIABLE = "ANYXPU_DRIVER"
 DEVICES_VARIABLE = "ANYXPU_DEVICES"
 DISABLE_VARIABLE = "ANYXPU_DISABLE"
@@ -40,6 +42,12 @@ def install() -> None:
     if torch._C._has_xpu:
         status.reason = f"torch {torch.__version__} has XPU compiled in; anyxpu stands aside"
         return
+    status.reason = supported.too_old(torch.__version__)
+    if status.reason:
+        warnings.warn(f"anyxpu cannot supply xpu to this torch: {status.reason}", stacklevel=2)
+        return
+    if newer := supported.untested(torch.__version__):
+        warnings.warn(newer, stacklevel=2)
     try:
         _install()
     except Exception as error:
@@ -62,12 +70,10 @@ def _install() -> None:
     # These modules chose their dummies when torch was imported; let them choose again. Leaves first: torch.xpu
     # takes names from its submodules.
     for name in ("torch.xpu.streams", "torch.xpu.memory", "torch.xpu.graphs", "torch.xpu"):
-        importlib.reload(sys.modules[name])
-    from anyxpu.runtime import accelerator, telemetry
-
-    telemetry.install()
-    accelerator.install()
+        if name in sys.modules:
+            importlib.reload(sys.modules[name])
     _register_upper_rooms()
+    patches.install()
 
 
 def _register_upper_rooms() -> None:

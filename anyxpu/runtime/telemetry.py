@@ -10,6 +10,7 @@ import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 import torch
@@ -80,7 +81,7 @@ def _dispatch(in_tree: Callable[..., Any], on_cpu: Callable[[int], Any]) -> Call
     return query
 
 
-def install() -> None:
+def install(module: ModuleType) -> None:
     """Wrap those of torch.xpu's telemetry functions that this torch has."""
     for name, on_cpu in _ON_CPU.items():
         in_tree = getattr(torch.xpu, name, None)

@@ -12,6 +12,7 @@ import json
 import types
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -95,6 +96,25 @@ class StaticXpuLauncher:
         if function.launcher is None:
             function.launcher = function.launcher_of(num_warps, arg_types)
         function.launcher(grid_x, grid_y, grid_z, stream, *args)
+
+
+def offer(module: ModuleType) -> None:
+    """Put the class where ``torch._inductor.runtime.static_triton_launcher`` imports it from."""
+    setattr(torch._C, "_StaticXpuLauncher", StaticXpuLauncher)  # noqa: B010 - a stub annotates it as another class
+
+
+def launch_faster(module: ModuleType) -> None:
+    """Have ``CachingAutotuner`` of ``torch._inductor.runtime.triton_heuristics`` make :func:`fast_launcher`'s."""
+    original = module.CachingAutotuner._build_fast_launcher
+
+    def build(self: object, launcher: object) -> object:
+        try:
+            made = fast_launcher(self, launcher)
+        except AttributeError:  # an Inductor that keeps elsewhere what is read of the two: its own launcher serves
+            made = None
+        return made or original(self, launcher)
+
+    module.CachingAutotuner._build_fast_launcher = build
 
 
 def fast_launcher(autotuner: Any, launcher: Any) -> Any | None:

@@ -1,0 +1,318 @@
+"""What anyxpu changes in torch's own Python: one table, and how each change is made or left out.
+
+A change needs names that are torch's or Inductor's internals, which may be gone in another version. Then that change is
+left out with one warning, and everything else goes on. The modules that are changed are mostly Inductor's, which
+nobody should wait for who does not compile: a finder on ``sys.meta_path`` changes each right after its import.
+
+The table needs the standard library alone, so that ``anyxpu doctor`` can print it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+
+from anyxpu import simulate, supported
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One change.
+
+    Attributes:
+        name: what it is called in warnings and by ``anyxpu doctor``.
+        module: whose names are changed.
+        needs: what that module must have, dotted; every one of them.
+        change: ``module:function`` of ours that makes the change, called with the module.
+        why: what torch does by itself.
+        without: what is lost where the change is left out.
+        since, until: the minor versions of torch that it is for; "" is no bound.
+        simulated: is it for simulated GPUs alone?
+        otherwise: ``module:function`` of ours, called where the change is left out, so that torch does without it.
+    """
+
+    name: str
+    module: str
+    needs: tuple[str, ...]
+    change: str
+    why: str
+    without: str
+    since: str = ""
+    until: str = ""
+    simulated: bool = False
+    otherwise: str = ""
+
+    def is_for(self, torch_version: str) -> bool:
+        """Is the change made in a process like this one with such a torch?"""
+        return (not self.simulated or bool(simulate.active())) and supported.within(
+            torch_version, self.since, self.until
+        )
+
+
+_INDUCTOR = "torch._inductor"
+
+TABLE: tuple[Patch, ...] = (
+    Patch(
+        "printing",
+        "torch._tensor_str",
+        ("_tensor_str", "get_summarized_data", "PRINT_OPTS.threshold", "PRINT_OPTS.edgeitems"),
+        "anyxpu.ops.printing:install",
+        "torch formats a tensor by dozens of operators on its own device",
+        "printing a tensor is slower",
+    ),
+    Patch(
+        "telemetry",
+        "torch.xpu",
+        ("get_device_properties",),
+        "anyxpu.runtime.telemetry:install",
+        "torch.xpu.clock_rate and its siblings ask Level Zero Sysman, which only Intel GPUs have",
+        "they raise on a CPU device",
+    ),
+    Patch(
+        "accelerator",
+        "torch._C",
+        ("_get_accelerator",),
+        "anyxpu.runtime.accelerator:install",
+        "a torch built for CUDA takes CUDA for its accelerator, with or without a CUDA device",
+        "in a torch built for CUDA, torch.accelerator does not become xpu before xpu is used",
+    ),
+    Patch(
+        "compile-workers",
+        f"{_INDUCTOR}.async_compile",
+        ("caching_device_properties",),
+        "anyxpu.inductor.workers:keep_the_driver_out",
+        "Inductor asks every device for its properties before it forks its workers, which starts the driver there",
+        "compile workers may not use the device; TORCHINDUCTOR_COMPILE_THREADS=1 does without them",
+    ),
+    Patch(
+        "longer-rows",
+        f"{_INDUCTOR}.choices",
+        ("InductorChoices.should_use_persistent_reduction",),
+        "anyxpu.inductor.heuristics:longer_rows",
+        "a GPU's registers bound the rows that a reduction keeps whole",
+        "reductions over long rows read them twice on a CPU device",
+    ),
+    Patch(
+        "graph-caches",
+        f"{_INDUCTOR}.codecache",
+        ("CacheBase.get_system",),
+        "anyxpu.inductor.caches:depend_on_devices",
+        "the caches of compiled graphs depend on CUDA's devices alone",
+        "a graph cached for another device or version of anyxpu may be taken; TORCHINDUCTOR_FORCE_DISABLE_CACHES=1 "
+        "does without the caches",
+    ),
+    Patch(
+        "embedding-backward",
+        f"{_INDUCTOR}.decomposition",
+        ("decompositions",),
+        "anyxpu.inductor.decompositions:apply",
+        "embedding_dense_backward is left to an eager kernel on xpu",
+        "that operator leaves compiled graphs for the host",
+    ),
+    Patch(
+        "no-padding",
+        f"{_INDUCTOR}.fx_passes.pad_mm",
+        ("check_device",),
+        "anyxpu.inductor.heuristics:never_pad_products",
+        "products of ragged sizes are padded and timed, as a GPU's alignment asks",
+        "compiling such products takes longer on a CPU device",
+    ),
+    Patch(
+        "tuners-beside-cuda",
+        f"{_INDUCTOR}.runtime.benchmarking",
+        ("_get_default_gpu_device_type",),
+        "anyxpu.inductor.beside_cuda:default_gpu_type",
+        "with CUDA and xpu in one process Inductor's tuners refuse to choose",
+        "autotuning fails where CUDA is beside xpu",
+        since="2.13",
+    ),
+    Patch(
+        "untimed-tuners",
+        f"{_INDUCTOR}.runtime.benchmarking",
+        ("TritonBenchmarker.benchmark_gpu", "InductorBenchmarker.benchmark_gpu"),
+        "anyxpu.inductor.untimed:benchmarkers",
+        "tuners time kernels, which do not run on a simulated GPU",
+        "autotuning on a simulated GPU takes long and chooses by chance",
+        simulated=True,
+    ),
+    Patch(
+        "static-launcher",
+        f"{_INDUCTOR}.runtime.static_triton_launcher",
+        ("StaticallyLaunchedXpuKernel",),
+        "anyxpu.triton.static_launch:offer",
+        "torch._C._StaticXpuLauncher is compiled into XPU wheels alone",
+        "compiled graphs launch their kernels by Triton's slower way",
+        otherwise="anyxpu.inductor.launchers:tritons_alone",
+    ),
+    Patch(
+        "block-sizes",
+        f"{_INDUCTOR}.runtime.triton_heuristics",
+        ("cached_autotune", "HeuristicType.POINTWISE", "HeuristicType.REDUCTION", "HeuristicType.PERSISTENT_REDUCTION"),
+        "anyxpu.inductor.heuristics:apply_to_autotuner",
+        "block sizes are a GPU's, and several are compiled and timed",
+        "compiling takes longer and kernels are slower on a CPU device",
+    ),
+    Patch(
+        "fast-launcher",
+        f"{_INDUCTOR}.runtime.triton_heuristics",
+        ("CachingAutotuner._build_fast_launcher",),
+        "anyxpu.triton.static_launch:launch_faster",
+        "Inductor's fast launcher is CUDA's",
+        "a compiled graph's kernels take microseconds longer to launch",
+        since="2.13",
+    ),
+    Patch(
+        "inductor-beside-cuda",
+        f"{_INDUCTOR}.utils",
+        ("get_gpu_type",),
+        "anyxpu.inductor.beside_cuda:gpu_type",
+        "with CUDA and xpu in one process Inductor refuses to choose",
+        "torch.compile may fail where CUDA is beside xpu",
+    ),
+    Patch(
+        "no-gpu-estimates",
+        f"{_INDUCTOR}.utils",
+        ("is_big_gpu", "get_device_tflops", "config.max_autotune_gemm_backends", "config.max_autotune_conv_backends"),
+        "anyxpu.inductor.heuristics:no_gpu_estimates",
+        "a device's peak is looked up among GPUs, and templates are kept from small ones",
+        "warnings about unknown devices; no Triton templates for products where they are asked for",
+    ),
+    Patch(
+        "sums-without-atomics",
+        f"{_INDUCTOR}.utils",
+        ("use_scatter_fallback",),
+        "anyxpu.inductor.heuristics:sums_without_atomics",
+        "scatter_add becomes a kernel with atomics, as on a GPU",
+        "compiled scatter_add is slower on a CPU device",
+    ),
+    Patch(
+        "untimed-profiler",
+        f"{_INDUCTOR}.utils",
+        ("do_bench_using_profiling",),
+        "anyxpu.inductor.untimed:profiled_benchmark",
+        "kernels are timed by a profiler, and do not run on a simulated GPU",
+        "autotuning by profiler fails on a simulated GPU",
+        simulated=True,
+    ),
+    Patch(
+        "fake-tensors-beside-cuda",
+        "torch._subclasses.fake_tensor",
+        ("FakeTensorMode.avoid_device_init.fget",),
+        "anyxpu.inductor.beside_cuda:fake_tensors",
+        "FakeTensorMode refuses xpu in a torch built for CUDA",
+        "torch.compile fails in a torch built for CUDA",
+    ),
+)
+
+# name -> why the change was left out; "" of one that was made. Those whose module was not imported are not here.
+_done: dict[str, str] = {}
+
+
+def install() -> None:
+    """Make the changes: at once in modules that are imported, in others after their import. Idempotent."""
+    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        return
+    sys.meta_path.insert(0, _Finder())
+    for name in dict.fromkeys(patch.module for patch in TABLE):
+        module = sys.modules.get(name)
+        if module is not None:
+            _change(module)
+
+
+def states() -> dict[str, str]:
+    """How it went with each change whose module has been imported: "" if made, else why not."""
+    return dict(_done)
+
+
+def examine() -> dict[str, str]:
+    """:func:`states` after importing every module of the table."""
+    for name in dict.fromkeys(patch.module for patch in TABLE):
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            for patch in TABLE:
+                if patch.module == name:
+                    _done[patch.name] = f"{name} does not import: {type(error).__name__}: {error}"
+    return states()
+
+
+def apply(patch: Patch, module: ModuleType) -> str:
+    """Make one change to ``module``.
+
+    Returns:
+        "" if it was made, else why not. A change that is for this torch and was not made is also a warning.
+    """
+    import torch
+
+    version = str(torch.__version__)
+    if not patch.is_for(version):
+        return "for simulated GPUs alone" if patch.simulated else f"not for torch {version}"
+    missing = [name for name in patch.needs if not _has(module, name)]
+    if missing:
+        reason = f"torch {version} has no {patch.module}.{', '.join(missing)}"
+    else:
+        try:
+            _call(patch.change, module)
+            return ""
+        except Exception as error:
+            reason = f"it does not fit torch {version} ({type(error).__name__}: {error})"
+    if patch.otherwise:
+        _call(patch.otherwise, module)
+    warnings.warn(
+        f"anyxpu leaves out its change {patch.name!r}: {reason}. What is lost: {patch.without}.", stacklevel=2
+    )
+    return reason
+
+
+def _call(name: str, module: ModuleType) -> None:
+    room, function = name.split(":")
+    getattr(importlib.import_module(room), function)(module)
+
+
+def _change(module: ModuleType) -> None:
+    for patch in TABLE:
+        if patch.module == module.__name__ and patch.name not in _done:
+            _done[patch.name] = apply(patch, module)
+
+
+def _has(found: object, dotted: str) -> bool:
+    for name in dotted.split("."):
+        if not hasattr(found, name):
+            return False
+        found = getattr(found, name)
+    return True
+
+
+class _Loader(importlib.abc.Loader):
+    """The module's own loader, followed by the changes."""
+
+    def __init__(self, loader: importlib.abc.Loader) -> None:
+        self.loader = loader
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self.loader.exec_module(module)
+        _change(module)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.loader, name)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if not any(patch.module == fullname for patch in TABLE):
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)  # type: ignore[arg-type]
+        return spec
