@@ -78,7 +78,8 @@ def _resnet(depths: tuple[int, ...], layer_type: str, *, still: bool = False, wi
 def _vit() -> nn.Module:
     from transformers import ViTConfig, ViTForImageClassification
 
-    sizes = ViTConfig(hidden_size=384, num_attention_heads=6, intermediate_size=1536, num_labels=_CLASSES)
+    sizes = ViTConfig(hidden_size=384, num_attention_heads=6, intermediate_size=1536)
+    sizes.num_labels = _CLASSES
     return ViTForImageClassification(sizes)
 
 
