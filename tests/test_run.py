@@ -70,6 +70,21 @@ def test_torch_comes_first_and_alone_and_nothing_after_it_has_dependencies(tree)
     assert all("--no-deps" in line for line in pips[1:])
 
 
+def test_another_torch_has_its_own_environment_and_its_own_triton(tree):
+    lines = calls(tree, "setup", TORCH="2.15.0")
+    pips = [line for line in lines if line.startswith("-m pip install")]
+    assert pips[0].endswith("torch==2.15.0")
+    assert (tree / ".venv-2.15.0" / "bin" / "python").exists() and not (tree / ".venv").exists()
+    others = (tree / ".venv-2.15.0" / "runtime.txt").read_text()
+    assert others == (tree / "requirements" / "runtime.txt").read_text().replace(f"{pinned_triton(tree)}\n", "")
+    assert installs(calls(tree, "setup")) == ["torch.txt", "runtime.txt", "demo.txt", "test.txt", "TREE"]
+
+
+def pinned_triton(tree: Path) -> str:
+    (line,) = [x for x in (tree / "requirements" / "runtime.txt").read_text().splitlines() if x.startswith("triton==")]
+    return line
+
+
 def test_another_command_adds_only_what_it_needs(tree):
     calls(tree, "doctor")
     assert installs(calls(tree, "test")) == ["demo.txt", "test.txt"]

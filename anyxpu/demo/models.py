@@ -66,9 +66,9 @@ def _resnet(depths: tuple[int, ...], layer_type: str, *, still: bool = False, wi
     """A ResNet; ``still`` starts every residual branch at zero, as training usually does."""
     from transformers import ResNetConfig, ResNetForImageClassification
 
-    module: nn.Module = ResNetForImageClassification(
-        ResNetConfig(depths=list(depths), hidden_sizes=list(widths), layer_type=layer_type, num_labels=_CLASSES)
-    )
+    sizes = ResNetConfig(depths=list(depths), hidden_sizes=list(widths), layer_type=layer_type)
+    sizes.num_labels = _CLASSES
+    module: nn.Module = ResNetForImageClassification(sizes)
     for block in module.modules():
         if still and type(block).__name__ == "ResNetBasicLayer":
             nn.init.zeros_(block.layer[-1].normalization.weight)  # type: ignore[union-attr, index]
