@@ -83,6 +83,20 @@ TABLE: tuple[Patch, ...] = (
         "in a torch built for CUDA, torch.accelerator does not become xpu before xpu is used",
     ),
     Patch(
+        "xccl",
+        "torch.distributed.distributed_c10d",
+        (
+            "_XCCL_AVAILABLE",
+            "PrefixStore",
+            "ProcessGroupGloo",
+            "_create_process_group_wrapper",
+            "_new_process_group_helper",
+        ),
+        "anyxpu.runtime.distributed:serve_xccl",
+        "torch.distributed's backend for xpu is compiled into XPU wheels alone",
+        'init_process_group needs backend="gloo" for xpu',
+    ),
+    Patch(
         "compile-workers",
         f"{_INDUCTOR}.async_compile",
         ("caching_device_properties",),

@@ -1,8 +1,12 @@
-// torch.distributed's collectives on memory that the host cannot reach, by whatever backend serves the CPU (gloo).
+// torch.distributed's collectives on device memory, by whatever backend serves the CPU (gloo).
 //
 // They go on after they return, so the host path, which carries back what was written when the kernel returns, would
-// come too early; and their schemas do not say which tensors they write. Here the tensors' CPU copies go through the
-// collective, and what it wrote is carried back before the Work that the caller holds counts as done.
+// come too early; and their schemas do not say which tensors they write. Here the CPU's view of the device's memory
+// goes through the collective where the host reaches it; else a copy does, and what was written is carried back before
+// the Work that the caller holds counts as done.
+//
+// A group's backend "xccl" is xccl.h's: it hands the collectives on to a group of its own over gloo, and what gloo
+// lacks is made of what it has.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty_like.h>
@@ -15,7 +19,9 @@
 #include <vector>
 
 #include "shim/arguments.h"
+#include "shim/assertions.h"
 #include "shim/ops.h"
+#include "shim/xccl.h"
 
 namespace anyxpu {
 namespace {
@@ -66,6 +72,19 @@ struct Pair {
 Tensor host_copy(const Tensor& t, Use use) {
   const bool all_written = use == Use::written && t.is_non_overlapping_and_dense();
   return all_written ? at::empty_like(t, t.options().device(c10::kCPU)) : t.detach().to(c10::kCPU);
+}
+
+void release_storage(void* storage) { delete static_cast<c10::Storage*>(storage); }
+
+// The device's own memory as a CPU tensor, which keeps it.
+Tensor host_view(const Tensor& t) {
+  auto* kept = new c10::Storage(t.storage());
+  c10::DataPtr bytes(kept->mutable_data(), kept, &release_storage, c10::kCPU);
+  c10::Storage storage(c10::Storage::use_byte_size_t(), kept->nbytes(), std::move(bytes), nullptr, false);
+  Tensor made = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                                         t.dtype());
+  made.unsafeGetTensorImpl()->set_sizes_and_strides(t.sizes(), t.strides(), t.storage_offset());
+  return made;
 }
 
 void carry_back(const std::vector<Pair>& pairs) {
@@ -127,24 +146,32 @@ FuturePointer arriving(const WorkPointer& work, std::vector<Pair> pairs) {
 void collective(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
   const size_t count = schema.arguments().size();
-  const Stack given(stack->end() - static_cast<ptrdiff_t>(count), stack->end());
+  const std::string name = full_name(op);
+  Stack given(stack->end() - static_cast<ptrdiff_t>(count), stack->end());
+  if (for_host_group(name, schema, given)) {
+    torch::jit::drop(*stack, count);
+    stack->insert(stack->end(), given.begin(), given.end());
+    if (name == "c10d::alltoall_") return all_to_all(stack);
+  }
   c10::DeviceIndex device = -1;
   for (const IValue& value : given) {
     for_each_tensor(value, [&](const Tensor& t) {
       if (device < 0 && on_xpu(t)) device = t.device().index();
     });
   }
-  if (device < 0 || host_reaches(device)) return host_fallback(op, stack);
+  if (device < 0) return host_fallback(op, stack);
 
-  const std::string name = full_name(op);
   op_counter(name).add(Way::host);
+  const bool reached = host_reaches(device);
+  const c10::DeviceGuard guard(xpu_device(device));
+  if (reached) wait_for(current_queue(device), device, "wait for the stream before a collective");
   std::vector<Pair> pairs;
   Stack arguments;
   for (size_t i = 0; i < count; ++i) {
     const Use use = use_of(name, schema.arguments()[i].name());
     arguments.push_back(map_tensors(given[i], [&](const Tensor& t) {
       if (!on_xpu(t)) return t;
-      pairs.push_back({t, host_copy(t, use), use != Use::read});
+      pairs.push_back({t, reached ? host_view(t) : host_copy(t, use), use != Use::read});
       return pairs.back().host;
     }));
   }
@@ -156,7 +183,7 @@ void collective(const c10::OperatorHandle& op, Stack* stack) {
   for (IValue& result : arguments) {
     if (result.isCustomClass()) {
       const auto work = result.toCustomClass<Work>();
-      stack->push_back(IValue(Work::create_from_future(arriving(work, without_python(pairs)))));
+      stack->push_back(IValue(reached ? work : Work::create_from_future(arriving(work, without_python(pairs)))));
       continue;
     }
     stack->push_back(map_tensors(result, [&](const Tensor& t) {
