@@ -51,6 +51,7 @@ def table() -> dict[str, Callable[..., Any] | type]:
         "_xpu_maybeExchangeDevice": shim.exchange_device,
         "_xpu_canDeviceAccessPeer": shim.can_access_peer,
         "_xpu_synchronize": shim.synchronize,
+        "_xpu_sleep": shim.sleep,
         "_xpu_getArchFlags": _xpu_arch_flags,
         "_xpu_getCurrentStream": shim.current_stream,
         "_xpu_getCurrentRawStream": shim.current_raw_stream,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -45,8 +45,23 @@ class XpuStreamBase(torch.Stream):
 class XpuEventBase(torch.Event):
     """An event of an xpu device; recorded lazily on the device of its first stream."""
 
-    def __new__(cls, enable_timing: bool = False) -> Any:
+    def __new__(cls, enable_timing: bool = False, interprocess: bool = False) -> Any:
+        if interprocess:
+            cls._not_shared()
         return super().__new__(cls, torch.device("xpu"), enable_timing=enable_timing)
+
+    @staticmethod
+    def _not_shared() -> NoReturn:
+        raise NotImplementedError(
+            "anyxpu: an xpu event is not shared between processes; synchronize it before the other process goes on"
+        )
+
+    def ipc_handle(self) -> bytes:
+        self._not_shared()
+
+    @classmethod
+    def from_ipc_handle(cls, device: Any, ipc_handle: bytes) -> Any:
+        cls._not_shared()
 
     @property
     def sycl_event(self) -> int:

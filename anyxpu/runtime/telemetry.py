@@ -67,6 +67,7 @@ _ON_CPU: dict[str, Callable[[int], Any]] = {
     "memory_usage": _unknown("memory_usage"),
     "power_draw": _unknown("power_draw"),
     "temperature": _unknown("temperature"),
+    "list_gpu_processes": _unknown("list_gpu_processes"),
 }
 
 

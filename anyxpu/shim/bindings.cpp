@@ -1,6 +1,11 @@
 // The Python face of driver, devices, streams and generators. anyxpu/runtime puts it behind torch._C._xpu_*.
 #include "shim/bindings.h"
 
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <thread>
+
 #include "shim/accelerator.h"
 #include "shim/runtime.h"
 
@@ -138,6 +143,25 @@ void bind_devices(py::module_& m) {
     check(driver().can_access_peer(int(device), int(peer), &yes), "ask for peer access");
     return yes != 0;
   });
+  m.def(
+      "sleep",
+      [](int64_t cycles) {
+        const auto device = current_device();
+        const int64_t mhz = std::max<int64_t>(1, properties(device).clock_rate);
+        auto time = std::make_unique<std::chrono::microseconds>(std::max<int64_t>(0, cycles / mhz));
+        check(
+            driver().host_call(
+                current_queue(device),
+                [](void* data) {
+                  const std::unique_ptr<std::chrono::microseconds> time(static_cast<std::chrono::microseconds*>(data));
+                  std::this_thread::sleep_for(*time);
+                },
+                time.get()),
+            "put a sleep into a stream");
+        (void)time.release();
+      },
+      py::arg("cycles"), py::call_guard<py::gil_scoped_release>(),
+      "Keep the current stream busy for so many cycles of the device's clock; returns at once.");
   m.def(
       "synchronize", [](int64_t device) { synchronize_device(index(device)); }, py::arg("device") = -1,
       py::call_guard<py::gil_scoped_release>());

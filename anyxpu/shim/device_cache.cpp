@@ -77,6 +77,7 @@ Block* DeviceCache::hand_out(Block* block, Request& request) {
   size_t rest = block->bytes - request.bytes;
   bool split = pool.small ? rest >= kMinBlockSize
                           : request.bytes < AcceleratorAllocatorConfig::max_split_size() && rest > kSmallSize;
+  if (pool.owner != nullptr && pool.owner->rules.no_split) split = false;
   if (split) cut(block, request.bytes);
   block->allocated = true;
   block->requested = request.asked;

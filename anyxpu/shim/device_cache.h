@@ -60,6 +60,12 @@ struct ByQueueAndSize {
   bool operator()(const Block* a, const Block* b) const;
 };
 
+// What the maker of a private pool asked for.
+struct PoolRules {
+  bool use_on_oom = false;  // its free memory serves any request that finds none elsewhere
+  bool no_split = false;    // a cached segment serves one allocation at a time
+};
+
 struct PrivatePool;
 
 struct BlockPool {
@@ -76,7 +82,7 @@ struct PrivatePool {
   const c10::MempoolId_t id;
   int users = 1;
   size_t segments = 0;
-  bool use_on_oom = false;
+  PoolRules rules;
   std::shared_ptr<XpuAllocator> source;  // null: the driver
   BlockPool small;
   BlockPool large;
@@ -109,7 +115,7 @@ class DeviceCache {
   std::optional<c10::DeviceIndex> contains(const void* address) const;
   std::pair<size_t, size_t> allocated_and_reserved();
 
-  void create_or_hold_pool(c10::MempoolId_t id, std::shared_ptr<XpuAllocator> source, bool use_on_oom);
+  void create_or_hold_pool(c10::MempoolId_t id, std::shared_ptr<XpuAllocator> source, PoolRules rules);
   // The pool must be held. Until the end, allocations whose queue `filter` accepts come from it.
   void begin_allocate_to_pool(c10::MempoolId_t id, StreamFilter filter);
   void end_allocate_to_pool(c10::MempoolId_t id);

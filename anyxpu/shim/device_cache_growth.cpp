@@ -125,7 +125,7 @@ void* DeviceCache::get_segment(Lock& lock, BlockPool& pool, size_t bytes, ax_que
 
 Block* DeviceCache::take_from_oom_pools(const Request& request) {
   for (auto& [id, owner] : private_pools_) {
-    if (!owner->use_on_oom) continue;
+    if (!owner->rules.use_on_oom) continue;
     auto& pool = request.bytes <= kSmallSize ? owner->small : owner->large;
     if (Block* block = take_fitting(pool, request)) return block;
   }

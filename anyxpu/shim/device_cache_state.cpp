@@ -139,7 +139,7 @@ PrivatePool& DeviceCache::private_pool(c10::MempoolId_t id, const char* what) {
   return *found->second;
 }
 
-void DeviceCache::create_or_hold_pool(c10::MempoolId_t id, std::shared_ptr<XpuAllocator> source, bool use_on_oom) {
+void DeviceCache::create_or_hold_pool(c10::MempoolId_t id, std::shared_ptr<XpuAllocator> source, PoolRules rules) {
   Lock lock(state_);
   auto& pool = private_pools_[id];
   if (pool) {
@@ -148,7 +148,7 @@ void DeviceCache::create_or_hold_pool(c10::MempoolId_t id, std::shared_ptr<XpuAl
   }
   pool = std::make_unique<PrivatePool>(id);
   pool->source = std::move(source);
-  pool->use_on_oom = use_on_oom;
+  pool->rules = rules;
 }
 
 void DeviceCache::begin_allocate_to_pool(c10::MempoolId_t id, StreamFilter filter) {

@@ -275,11 +275,12 @@ void bind_pools(py::module_& m) {
         }));
 
   py::class_<MemoryPool, std::shared_ptr<MemoryPool>>(m, "_XPUMemPool", "Base of torch.xpu.MemPool.")
-      .def(py::init(
-               wrap_pybind_function([](std::shared_ptr<XpuAllocator> source, bool is_user_created, bool use_on_oom) {
-                 return std::make_shared<MemoryPool>(std::move(source), is_user_created, use_on_oom);
-               })),
-           py::arg("allocator") = py::none(), py::arg("is_user_created") = true, py::arg("use_on_oom") = false)
+      .def(py::init(wrap_pybind_function([](std::shared_ptr<XpuAllocator> source, bool is_user_created, bool use_on_oom,
+                                            bool no_split) {
+             return std::make_shared<MemoryPool>(std::move(source), is_user_created, PoolRules{use_on_oom, no_split});
+           })),
+           py::arg("allocator") = py::none(), py::arg("is_user_created") = true, py::arg("use_on_oom") = false,
+           py::arg("no_split") = false)
       .def_property_readonly("id", &MemoryPool::id)
       .def_property_readonly("allocator", &MemoryPool::source)
       .def("use_count", wrap_pybind_function([](MemoryPool& pool) { return pool.users(); }));

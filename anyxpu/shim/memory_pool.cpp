@@ -13,7 +13,7 @@ namespace {
 
 struct PoolOptions {
   std::shared_ptr<XpuAllocator> source;
-  bool use_on_oom = false;
+  PoolRules rules;
 };
 
 // What a pool that exists in Python is made of, for devices that meet it later.
@@ -37,19 +37,19 @@ c10::MempoolId_t next_id(bool is_user_created) {
 }
 
 void hold(c10::DeviceIndex device, c10::MempoolId_t id) {
-  auto [source, use_on_oom] = options_of(id);
-  caching_allocator().cache(device).create_or_hold_pool(id, source, use_on_oom);
+  auto [source, rules] = options_of(id);
+  caching_allocator().cache(device).create_or_hold_pool(id, source, rules);
 }
 
 }  // namespace
 
-MemoryPool::MemoryPool(std::shared_ptr<XpuAllocator> source, bool is_user_created, bool use_on_oom)
+MemoryPool::MemoryPool(std::shared_ptr<XpuAllocator> source, bool is_user_created, PoolRules rules)
     : id_(next_id(is_user_created)), source_(std::move(source)), device_(current_device()) {
   TORCH_CHECK(xpu_allocator() == &caching_allocator(),
               "anyxpu: memory pools belong to the caching allocator, and change_current_allocator put another in use");
   {
     std::lock_guard<std::mutex> lock(options_mutex);
-    options()[id_] = {source_, use_on_oom};
+    options()[id_] = {source_, rules};
   }
   hold(device_, id_);
 }

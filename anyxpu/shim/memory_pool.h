@@ -6,14 +6,15 @@
 #include <memory>
 
 #include "shim/allocator.h"
+#include "shim/device_cache.h"
 
 namespace anyxpu {
 
 class MemoryPool {
  public:
   // On the current device; other devices get their part at their first use. `source` (or null: the driver) supplies
-  // the segments; with `use_on_oom`, free memory of the pool serves any request that finds none elsewhere.
-  MemoryPool(std::shared_ptr<XpuAllocator> source, bool is_user_created, bool use_on_oom);
+  // the segments.
+  MemoryPool(std::shared_ptr<XpuAllocator> source, bool is_user_created, PoolRules rules);
   ~MemoryPool();
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
