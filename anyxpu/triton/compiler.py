@@ -94,7 +94,7 @@ _OPTION_NAMES = frozenset(f.name for f in fields(Options))
 @functools.cache
 def _is_tritons(name: str) -> bool:
     """Is the option one that this Triton gives each launch out of its own knobs, and that we have no use for?"""
-    known = hasattr(type(knobs.compilation), name)
+    known = hasattr(knobs.compilation, name)
     if known:
         _log.debug("anyxpu ignores Triton's option %s", name)
     return known

@@ -105,6 +105,9 @@ class Utils:
             "sub_group_sizes": p.sub_group_sizes,
         }
 
+    def unload_module(self, module: Any) -> None:
+        """Nothing: what was loaded goes with the last object that holds it. Triton 3.9 asks for it."""
+
     def load_binary(self, name: str, code: bytes, shared: int, device: int) -> tuple[Any, Any, int, int, int]:
         """(module, kernel, registers, spills, most work-items) of a kernel's native code.
 
