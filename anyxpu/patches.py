@@ -130,6 +130,15 @@ TABLE: tuple[Patch, ...] = (
         "that operator leaves compiled graphs for the host",
     ),
     Patch(
+        "pool-backward",
+        f"{_INDUCTOR}.lowering",
+        ("lowerings", "TensorBox"),
+        "anyxpu.inductor.lowerings:pool_backward",
+        "the gradient of max_pool2d is left to an eager kernel on xpu",
+        "that operator leaves compiled graphs for the host",
+        since="2.14",
+    ),
+    Patch(
         "no-padding",
         f"{_INDUCTOR}.fx_passes.pad_mm",
         ("check_device",),
