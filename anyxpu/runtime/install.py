@@ -60,7 +60,7 @@ def install() -> None:
 def _install() -> None:
     import torch
 
-    from anyxpu.runtime import bindings
+    from anyxpu.runtime import bindings, finishing
     from anyxpu.shim import lib
 
     lib().set_driver_resolver(choose_driver)
@@ -74,6 +74,7 @@ def _install() -> None:
             importlib.reload(sys.modules[name])
     _register_upper_rooms()
     patches.install()
+    finishing.install()
 
 
 def _register_upper_rooms() -> None:

@@ -10,6 +10,7 @@ void bind_memory(pybind11::module_& m);       // allocator, pinned memory
 void bind_launch(pybind11::module_& m);       // modules, kernels, launchers
 void bind_ops(pybind11::module_& m);          // structural operators, host fallback
 void bind_distributed(pybind11::module_& m);  // the backend xccl
+void bind_finishing(pybind11::module_& m);    // the end of the process
 void bind_inductor(pybind11::module_& m);     // what Inductor's generated wrappers call
 
 }  // namespace anyxpu

@@ -1,0 +1,97 @@
+"""Nested tensors on xpu give what the CPU's give, their gradients too; nothing of them ends the process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+pytestmark = pytest.mark.not_simulated("compares results")
+
+
+def parts(*lengths: int, width: tuple[int, ...] = (4,)) -> list[Tensor]:
+    return [torch.randn(n, *width) for n in lengths]
+
+
+def flat(value: Tensor | tuple[Tensor, ...] | list[Tensor]) -> list[Tensor]:
+    """Every dense tensor in it."""
+    if isinstance(value, tuple | list):
+        return [t for v in value for t in flat(v)]
+    return list(value.unbind()) if value.is_nested else [value]
+
+
+def gradient(n: Tensor) -> Tensor:
+    n = n.detach().requires_grad_()
+    torch.nested.to_padded_tensor(n * 3, 0.0).square().sum().backward()
+    assert n.grad is not None
+    return n.grad
+
+
+OPERATORS: dict[str, Callable[[Tensor], Tensor | tuple[Tensor, ...]]] = {
+    "to_padded_tensor": lambda n: torch.nested.to_padded_tensor(n, -1.0),
+    "add": lambda n: n + n,
+    "mul": lambda n: n * 2,
+    "relu": lambda n: n.relu(),
+    "relu_": lambda n: n.relu_(),
+    "softmax": lambda n: n.softmax(-1),
+    "matmul": lambda n: n @ n.transpose(1, 2),
+    "linear": lambda n: torch.nn.functional.linear(n, torch.arange(12.0, device=n.device).view(3, 4)),
+    "layer_norm": lambda n: torch.nn.LayerNorm(4).to(n.device)(n).detach(),
+    "sum": lambda n: n.sum(-1, keepdim=True),
+    "unbind": lambda n: n.unbind(),
+    "clone": lambda n: n.detach().clone(),
+    "half": lambda n: n.half().float(),
+    "gradient": gradient,
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_strided(xpu: torch.device, name: str) -> None:
+    given = parts(3, 5, 1)
+    expected = flat(OPERATORS[name](torch.nested.nested_tensor(given)))
+    found = flat(OPERATORS[name](torch.nested.nested_tensor(given, device=xpu)))
+    assert all(t.device.type == "xpu" for t in found)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a.cpu(), b, rtol=1e-4, atol=1e-5)
+
+
+def test_to_and_from_the_device_and_printed(xpu: torch.device) -> None:
+    given = parts(2, 4)
+    moved = torch.nested.nested_tensor(given).to(xpu)
+    assert moved.device.type == "xpu" and "xpu" in repr(moved)
+    for a, b in zip(moved.cpu().unbind(), given, strict=True):
+        assert torch.equal(a, b)
+    for a, b in zip(moved.unbind(), given, strict=True):
+        assert torch.equal(a.cpu(), b)
+
+
+def test_the_encoder_with_padding(xpu: torch.device) -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    encoder = torch.nn.TransformerEncoder(layer, 2).eval()
+    mask = torch.zeros(2, 6, dtype=torch.bool)
+    mask[0, 4:] = True
+    x = torch.randn(2, 6, 16)
+    with torch.no_grad():
+        expected = encoder(x, src_key_padding_mask=mask)
+        found = encoder.to(xpu)(x.to(xpu), src_key_padding_mask=mask.to(xpu))
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("with_gradient", [False, True])
+def test_attention_over_jagged(xpu: torch.device, with_gradient: bool) -> None:
+    given = parts(3, 5, width=(2, 8))
+
+    def attention(device: torch.device | str) -> list[Tensor]:
+        q = torch.nested.nested_tensor(given, layout=torch.jagged, device=device, requires_grad=with_gradient)
+        heads = q.transpose(1, 2)
+        out = torch.nn.functional.scaled_dot_product_attention(heads, heads, heads)
+        if not with_gradient:
+            return [out.values().cpu()]
+        out.values().square().sum().backward()
+        return [out.values().detach().cpu(), q.grad.values().cpu()]
+
+    for a, b in zip(attention(xpu), attention("cpu"), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
