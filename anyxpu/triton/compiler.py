@@ -78,8 +78,7 @@ class Options:
     ir_override: str | None = None
 
     def __post_init__(self) -> None:
-        if self.num_warps < 1 or self.num_warps & (self.num_warps - 1):
-            raise ValueError(f"num_warps must be a power of two, not {self.num_warps}")
+        check_warps(self.num_warps)
         if self.matrix_engine not in (0, 8, 16):
             raise ValueError(f"matrix_engine must be 0, 8 or 16, not {self.matrix_engine}")
         native.check_mode(self.grf_mode)
@@ -89,6 +88,12 @@ class Options:
 
 
 _OPTION_NAMES = frozenset(f.name for f in fields(Options))
+
+
+def check_warps(count: int) -> None:
+    """Raise ValueError unless it is a power of two."""
+    if count < 1 or count & (count - 1):
+        raise ValueError(f"num_warps must be a power of two, not {count}")
 
 
 @functools.cache
@@ -161,6 +166,7 @@ class IntelBackend(BaseBackend):
         values.setdefault("arch", device_kind(self.target))
         if isinstance(values.get("extern_libs"), dict):
             values["extern_libs"] = tuple(sorted(values["extern_libs"].items()))
+        check_warps(values.get("num_warps", 1))
         if device_kind(self.target) == "cpu" and not values.get("keep_warps"):
             values["num_warps"] = 1
         parsed = Options(**values)

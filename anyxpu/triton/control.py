@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anyxpu.errors import UnsupportedOperation
-from anyxpu.triton import tables
+from anyxpu.triton import calls, tables
 from anyxpu.triton.emit import ASSIGN, Elements, Emitter, Handler
 from anyxpu.triton.ir import Op, Region, Value
 from anyxpu.triton.layout import BitMap
@@ -169,8 +169,28 @@ def _conditional_branch(e: Emitter, op: Op) -> None:
     _jump(e, op, op.successors[1])
 
 
+def _inlined(e: Emitter, op: Op) -> None:
+    """A function's blocks where it is called (calls.py)."""
+    e.flush()
+    for result in op.results:
+        _declare(e, result)
+    arguments = op.regions[0].entry.args
+    for argument in arguments:
+        _declare(e, argument)
+    assign(e, op, arguments, op.operands)
+    outer, e.called = e.called, (op.results, e.fresh("end"))
+    _blocks(e, op.regions[0])
+    e.line(f"{e.called[1]}:;")
+    e.called = outer
+
+
 def _return(e: Emitter, op: Op) -> None:
     e.flush()
+    if e.called is not None:
+        results, end = e.called
+        assign(e, op, results, op.operands)
+        e.line(f"goto {end};")
+        return
     if op.operands:
         raise UnsupportedOperation("a kernel that returns a value")
     e.line("return;")
@@ -215,4 +235,5 @@ HANDLERS: dict[str, Handler] = {
     "cf.br": _branch,
     "cf.cond_br": _conditional_branch,
     "tt.return": _return,
+    calls.INLINED: _inlined,
 }

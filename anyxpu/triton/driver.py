@@ -137,7 +137,8 @@ class Launcher:
 
     def __init__(self, src: Any, metadata: Any) -> None:
         types = list(flat_types(list(src.signature.values())))
-        self.nested = any(map(_is_nested, src.signature.values()))
+        self.types = list(src.signature.values())
+        self.nested = any(map(_is_nested, self.types))
         local = (metadata.num_warps * metadata.warp_size, 1, 1)
         self.launch: Callable[..., None] = _lib().Launcher(types, local, 0, metadata.work, metadata.assertions)
         if simulate.active():
@@ -164,17 +165,18 @@ class Launcher:
         if launch_enter_hook is not None:
             launch_enter_hook(launch_metadata)
         if self.nested:
-            args = tuple(_flat(args))
+            args = tuple(_flat(self.types, args))
         self.launch(grid_x, grid_y, grid_z, stream, function, *args)
         if launch_exit_hook is not None:
             launch_exit_hook(launch_metadata)
 
 
-def _flat(args: Sequence[Any]) -> Iterator[Any]:
-    for a in args:
-        if isinstance(a, tuple):
-            yield from _flat(a)
-        elif hasattr(a, "block_shape"):  # a TensorDescriptor
+def _flat(types: Sequence[Any], args: Sequence[Any]) -> Iterator[Any]:
+    """The arguments as :func:`flat_types` counts them; of a constexpr nothing is looked at, be it a tuple."""
+    for t, a in zip(types, args, strict=True):
+        if isinstance(t, (tuple, list)):
+            yield from _flat(t, a)
+        elif _is_nested(t):  # a TensorDescriptor
             yield from (a.base, *a.shape, *a.strides, a.padding == "nan", a.round_f32_to_tf32, *a.shape, *a.strides)
         else:
             yield a

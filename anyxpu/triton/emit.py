@@ -273,6 +273,8 @@ class Emitter:
         self.renamed: dict[Value, Value] = {}  # operands of products that stay where they are
         self.labels: dict[str, tuple[Block, str]] = {}  # of the blocks around: each with its label in C
         self.mapped: tuple[list[str], str] = ([], "")  # where a mapped function's results go, and the label behind it
+        # In a function put where it is called: where its results go, and the label behind it.
+        self.called: tuple[Sequence[Value], str] | None = None
         self.pending: list[Op] = []
         self.users: dict[Value, list[Op]] = defaultdict(list)
         assert function.body is not None

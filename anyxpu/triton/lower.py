@@ -12,6 +12,7 @@ from anyxpu.errors import UnsupportedOperation
 from anyxpu.triton import (
     assertions,
     block_io,
+    calls,
     collective,
     control,
     dot,
@@ -129,6 +130,7 @@ def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True, stages: int = 1
         ParseError: the text is not understood.
     """
     module = parse(ttgir)
+    called = calls.inline(module)
     function = module.kernel
     lanes, warps = int(module.attrs["ttg.threads-per-warp"]), int(module.attrs["ttg.num-warps"])
     try:
@@ -152,7 +154,7 @@ def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True, stages: int = 1
     except UnsupportedOperation as error:
         raise UnsupportedOperation(f"kernel {function.name}: {error}") from error
     assert function.body is not None
-    arrays, array_bytes = storage.place(emitter.lines, emitter.arrays, jumps=len(function.body.blocks) > 1)
+    arrays, array_bytes = storage.place(emitter.lines, emitter.arrays, jumps=called or len(function.body.blocks) > 1)
     lines = [
         "#pragma OPENCL FP_CONTRACT " + ("ON" if fp_fusion else "OFF"),
         "",

@@ -461,6 +461,7 @@ _RESULT_TYPES: dict[str, Callable[[Op, list[Type]], list[Type]]] = {
     "arith.mulsi_extended": lambda op, types: [types[0], types[0]],
     "arith.mului_extended": lambda op, types: [types[0], types[0]],
     "tt.load": _pointee,
+    "tt.unsplat": lambda op, types: [op.operands[0].element],
     "tt.store": _no_types,
     "tt.return": _no_types,
     "tt.assert": _no_types,

@@ -7,6 +7,7 @@ loop nothing is said, for it may run for ever.
 
 from __future__ import annotations
 
+from anyxpu.triton.calls import INLINED
 from anyxpu.triton.ir import Function, Op, Region, Scalar, Value
 
 Term = tuple[int, tuple[tuple[int, int], ...]]
@@ -52,7 +53,7 @@ _FREE = frozenset(
     }
 )
 # How often a loop without a counter goes round is not known, nor how long printing takes.
-_UNKNOWN = frozenset({"tt.print", "tt.call", "scf.while"})
+_UNKNOWN = frozenset({"tt.print", INLINED, "scf.while"})
 _SAME_NUMBER = frozenset({"arith.extsi", "arith.index_cast", "arith.trunci"})
 
 

@@ -55,15 +55,30 @@ inline float ax_from_fp8(uchar b, int bits, int bias) {
   return b & 0x80 ? -x : x;
 }
 inline float ax_from_bits_f8e5(uchar b) {
-  return (b & 0x7f) > 0x7c ? NAN : (b & 0x7f) == 0x7c ? (b & 0x80 ? -INFINITY : INFINITY) : ax_from_fp8(b, 2, 15);
+  return (b & 0x7f) > 0x7c ? copysign(NAN, b & 0x80 ? -1.0f : 1.0f) : (b & 0x7f) == 0x7c ? (b & 0x80 ? -INFINITY : INFINITY) : ax_from_fp8(b, 2, 15);
 }
-inline float ax_from_bits_f8e4nv(uchar b) { return (b & 0x7f) == 0x7f ? NAN : ax_from_fp8(b, 3, 7); }
+inline float ax_from_bits_f8e4nv(uchar b) {
+  return (b & 0x7f) == 0x7f ? copysign(NAN, b & 0x80 ? -1.0f : 1.0f) : ax_from_fp8(b, 3, 7);
+}
 /* Casts saturate, as Triton's do on the hardware that has them: nothing but NaN becomes NaN or infinite. */
 inline float ax_round_f8e5(float x) {
   return ax_from_bits_f8e5(ax_bits_f8e5(x != x ? x : clamp(x, -57344.0f, 57344.0f)));
 }
 inline float ax_round_f8e4nv(float x) {
   return ax_from_bits_f8e4nv(ax_bits_f8e4nv(x != x ? x : clamp(x, -448.0f, 448.0f)));
+}
+
+/* --- ax_round_rtz_f8: toward zero, which is at most one step from the nearest */
+inline float ax_toward_zero(float x, float near, float below) { return fabs(near) > fabs(x) ? below : near; }
+inline float ax_round_rtz_f8e5(float x) {
+  float near = ax_round_f8e5(x);
+  uchar code = ax_bits_f8e5(near);
+  return ax_toward_zero(x, near, code & 0x7f ? ax_from_bits_f8e5((uchar)(code - 1)) : near);
+}
+inline float ax_round_rtz_f8e4nv(float x) {
+  float near = ax_round_f8e4nv(x);
+  uchar code = ax_bits_f8e4nv(near);
+  return ax_toward_zero(x, near, code & 0x7f ? ax_from_bits_f8e4nv((uchar)(code - 1)) : near);
 }
 
 /* --- ax_from_e2m1 ax_from_e8m0: "OCP Microscaling Formats (MX) Specification" 1.0, 5.3.3 and 5.4.1 */
