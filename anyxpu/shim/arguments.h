@@ -5,6 +5,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 
+#include <optional>
 #include <string>
 
 namespace anyxpu {
@@ -12,6 +13,16 @@ namespace anyxpu {
 inline std::string full_name(const c10::OperatorHandle& op) {
   const auto& name = op.operator_name();
   return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+
+// Which argument a result is, by the schema's alias sets; nullopt for a result of its own.
+inline std::optional<size_t> returned_argument(const c10::FunctionSchema& schema, const c10::Argument& result) {
+  if (result.alias_info() == nullptr || !result.alias_info()->isWrite()) return std::nullopt;
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const auto* info = schema.arguments()[i].alias_info();
+    if (info != nullptr && info->isWrite() && info->beforeSets() == result.alias_info()->beforeSets()) return i;
+  }
+  return std::nullopt;
 }
 
 inline bool on_xpu(const at::Tensor& t) { return t.defined() && t.device().type() == c10::DeviceType::XPU; }

@@ -334,16 +334,6 @@ void notice(const std::string& name) {
   py::module_::import("anyxpu.ops.notice").attr("ran_on_the_host")(base);
 }
 
-// Which argument a result is, by the schema's alias sets; nullopt for a result of its own.
-std::optional<size_t> returned_argument(const FunctionSchema& schema, const c10::Argument& result) {
-  if (result.alias_info() == nullptr || !result.alias_info()->isWrite()) return std::nullopt;
-  for (size_t i = 0; i < schema.arguments().size(); ++i) {
-    const auto* info = schema.arguments()[i].alias_info();
-    if (info != nullptr && info->isWrite() && info->beforeSets() == result.alias_info()->beforeSets()) return i;
-  }
-  return std::nullopt;
-}
-
 c10::Device result_device(at::ArrayRef<IValue> arguments, c10::Device device) {
   for (const auto& argument : arguments) {
     if (argument.isDevice()) {

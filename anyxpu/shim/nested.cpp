@@ -43,15 +43,6 @@ void write_back(const Tensor& target, const Tensor& from) {
   }
 }
 
-// The index of the argument that a result is, if it is one.
-std::optional<size_t> same_as(const c10::FunctionSchema& schema, const c10::Argument& result) {
-  for (size_t i = 0; i < schema.arguments().size(); ++i) {
-    const auto* info = schema.arguments()[i].alias_info();
-    if (info != nullptr && info->isWrite() && info->beforeSets() == result.alias_info()->beforeSets()) return i;
-  }
-  return std::nullopt;
-}
-
 void on_copies(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
   const std::string name = full_name(op);
@@ -87,8 +78,7 @@ void on_copies(const c10::OperatorHandle& op, Stack* stack) {
   }
   torch::jit::drop(*stack, count);
   for (size_t i = 0; i < schema.returns().size(); ++i) {
-    const auto& result = schema.returns()[i];
-    const auto argument = result.alias_info() != nullptr ? same_as(schema, result) : std::nullopt;
+    const auto argument = returned_argument(schema, schema.returns()[i]);
     stack->push_back(argument ? given[*argument] : map_tensors(arguments[i], [&](const Tensor& t) {
       return t.defined() ? moved(t, device) : t;
     }));
