@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -23,7 +24,22 @@ bench_app = typer.Typer(
 )
 app.add_typer(bench_app, name="bench")
 
-JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON; - for stdout.")]
+
+def _writable(file: str | None) -> str | None:
+    """Refuse before the work what could not be written after it."""
+    if file not in (None, "-"):
+        path = Path(file)
+        if path.is_dir() or not path.parent.is_dir():
+            raise typer.BadParameter(f"{path} is a folder" if path.is_dir() else f"there is no folder {path.parent}")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise typer.BadParameter(f"{path} may not be written")
+    return file
+
+
+JsonFile = Annotated[
+    str | None,
+    typer.Option("--json", metavar="FILE", callback=_writable, help="Write the result as JSON; - for stdout."),
+]
 Quick = Annotated[bool, typer.Option("--quick", help="A slice, in under three minutes once the caches are warm.")]
 
 
@@ -92,8 +108,6 @@ def get_ocloc(
 
     It compiles kernels for Intel GPUs that are not in this machine. Nothing is installed into the system.
     """
-    from pathlib import Path
-
     from anyxpu import get_ocloc as getter
     from anyxpu.ocloc import VARIABLE, OclocError
 
@@ -117,8 +131,6 @@ def get_driver(
 
     Nothing is installed into the system.
     """
-    from pathlib import Path
-
     from anyxpu.simulate import SimulationError, driver
 
     try:
@@ -144,8 +156,6 @@ def simulate(
     Devices, properties, memory, streams, the compiler and launches are the driver's; kernels do not execute, so what
     they would compute is unspecified. `anyxpu get-driver` gets the driver.
     """
-    from pathlib import Path
-
     from anyxpu.build import BuildError
     from anyxpu.simulate import Simulation, SimulationError
     from anyxpu.simulate.run import run
@@ -222,6 +232,8 @@ def ops(
     """
     from anyxpu.bench.operators import run
 
+    if script and not Path(script).is_file():
+        raise typer.BadParameter(f"there is no file {script}", param_hint="SCRIPT")
     _finish(run([script, *context.args] if script else []), json_file)
 
 
@@ -267,4 +279,14 @@ def cache(clear: Annotated[bool, typer.Option("--clear", help="Remove every entr
 
 def main() -> None:
     """Entry point of the command ``anyxpu``."""
-    app()
+    from anyxpu.build import BuildError
+    from anyxpu.errors import CacheError
+
+    try:
+        app()
+    except (BuildError, CacheError) as error:
+        sys.exit(f"error: {error}")
+    except OSError as error:
+        if error.filename is None:
+            raise
+        sys.exit(f"error: {error.strerror}: {error.filename}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -19,6 +20,19 @@ def anyxpu(*arguments: str, status: int = 0, **environment: str) -> str:
     result = CliRunner().invoke(app, list(arguments), env=environment)
     assert result.exit_code == status, result.output
     return result.output
+
+
+def command(*arguments: str, status: int, **environment: str) -> str:
+    """What the command says as a process of its own, entry point and all."""
+    done = subprocess.run(
+        [sys.executable, "-m", "anyxpu", *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == status, done.stderr
+    return done.stdout + done.stderr
 
 
 def test_help_imports_neither_torch_nor_rich_tables():
@@ -111,3 +125,25 @@ class TestTiming:
         assert (sample.median, sample.quartiles) == (3.0, (2.0, 4.0))
         assert sample.as_dict("ms")["median_ms"] == 3000.0
         assert sample.spread == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (("ops", "{}/none.py"), 2, "there is no file"),
+        (("ops", "--json", "{}/none/x.json"), 2, "there is no folder"),
+        (("doctor", "--json", "{}"), 2, "is a folder"),
+        (("get-ocloc", "--prefix", "{}/file/x"), 1, "error: "),
+        (("get-driver", "--prefix", "{}/file/x"), 1, "error: "),
+    ],
+    ids=["ops", "json", "json-folder", "get-ocloc", "get-driver"],
+)
+def test_a_path_that_does_not_do_is_one_clear_error(tmp_path, arguments, status, says):
+    (tmp_path / "file").touch()
+    shown = command(*(a.format(tmp_path) for a in arguments), status=status)
+    assert says in " ".join(shown.split()) and "Traceback" not in shown
+
+
+def test_no_compiler_is_one_clear_error(tmp_path):
+    shown = command("ops", status=1, CXX="/none/g++", ANYXPU_CACHE_DIR=str(tmp_path))
+    assert "No C++ compiler" in shown.splitlines()[-1] and "Traceback" not in shown
