@@ -32,7 +32,7 @@ State = Literal["ok", "missing", "optional", "note"]
 # The versions that anyxpu is made for; the same ranges as pyproject.toml's dependencies.
 PACKAGES: dict[str, str] = {
     "torch": f">={supported.OLDEST}",
-    "triton": f">={supported.TESTED[supported.OLDEST]}",
+    "triton": f">={supported.SUPPORTED[supported.OLDEST]}",
     "numpy": ">=1.26",
     "intel-sycl-rt": ">=2026.1,<2027",
     "intel-opencl-rt": ">=2026.1,<2027",
@@ -137,10 +137,11 @@ def _packages() -> Iterator[Check]:
             yield Check(name, "missing", "not installed", f"pip install '{name}{wanted}'")
         elif not _within(found, wanted):
             yield Check(name, "missing", f"{found}, but anyxpu is made for {wanted}", f"pip install '{name}{wanted}'")
-        elif name == "torch" and (newer := supported.untested(found)):
+        elif name == "torch" and (newer := supported.newer(found)):
             yield Check(name, "note", newer)
         elif name == "torch":
-            yield Check(name, "ok", f"{found} (tested: {supported.OLDEST} to {supported.NEWEST})")
+            served = f"made for {supported.OLDEST} to {supported.NEWEST}; whole suite on {supported.WHOLE_SUITE}"
+            yield Check(name, "ok", f"{found} ({served})")
         else:
             yield Check(name, "ok", found)
 

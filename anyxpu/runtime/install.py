@@ -46,7 +46,7 @@ def install() -> None:
     if status.reason:
         warnings.warn(f"anyxpu cannot supply xpu to this torch: {status.reason}", stacklevel=2)
         return
-    if newer := supported.untested(torch.__version__):
+    if newer := supported.newer(torch.__version__):
         warnings.warn(newer, stacklevel=2)
     try:
         _install()

@@ -19,6 +19,7 @@
 #include "shim/arguments.h"
 #include "shim/bindings.h"
 #include "shim/host_memory.h"
+#include "shim/notice.h"
 #include "shim/ops.h"
 
 namespace anyxpu {
@@ -320,20 +321,6 @@ class Widened {
   std::vector<std::pair<Tensor, Tensor>> written_;
 };
 
-// Says once of each operator that it ran here; anyxpu/ops/notice.py finds the line of the caller's program.
-void notice(const std::string& name) {
-  static auto* mutex = new std::mutex;
-  static auto* said = new std::set<std::string>;
-  const std::string base = name.substr(0, name.find('.'));
-  {
-    std::lock_guard<std::mutex> lock(*mutex);
-    if (!said->insert(base).second) return;
-  }
-  if (!Py_IsInitialized()) return;
-  const py::gil_scoped_acquire gil;
-  py::module_::import("anyxpu.ops.notice").attr("ran_on_the_host")(base);
-}
-
 c10::Device result_device(at::ArrayRef<IValue> arguments, c10::Device device) {
   for (const auto& argument : arguments) {
     if (argument.isDevice()) {
@@ -365,6 +352,19 @@ void no_such_layout(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Sta
 }
 
 }  // namespace
+
+void notice(const std::string& name) {
+  static auto* mutex = new std::mutex;
+  static auto* said = new std::set<std::string>;
+  const std::string base = name.substr(0, name.find('.'));
+  {
+    std::lock_guard<std::mutex> lock(*mutex);
+    if (!said->insert(base).second) return;
+  }
+  if (!Py_IsInitialized()) return;
+  const py::gil_scoped_acquire gil;
+  py::module_::import("anyxpu.ops.notice").attr("ran_on_the_host")(base);
+}
 
 void host_fallback(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();

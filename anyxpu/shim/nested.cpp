@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "shim/arguments.h"
+#include "shim/notice.h"
 #include "shim/ops.h"
 
 namespace anyxpu {
@@ -76,6 +77,7 @@ void on_copies(const c10::OperatorHandle& op, Stack* stack) {
     if (info != nullptr && info->isWrite() && given[i].isTensor())
       write_back(given[i].toTensor(), copies[i].toTensor());
   }
+  notice(name);
   torch::jit::drop(*stack, count);
   for (size_t i = 0; i < schema.returns().size(); ++i) {
     const auto argument = returned_argument(schema, schema.returns()[i]);
