@@ -130,6 +130,14 @@ TABLE: tuple[Patch, ...] = (
         "that operator leaves compiled graphs for the host",
     ),
     Patch(
+        "small-sums",
+        f"{_INDUCTOR}.lowering",
+        ("needs_fallback_due_to_atomic_add_limitations",),
+        "anyxpu.inductor.lowerings:no_small_atomics",
+        "index_add of 8- and 16-bit integers becomes a kernel with atomics that Triton does not have",
+        "such a graph fails to compile",
+    ),
+    Patch(
         "pool-backward",
         f"{_INDUCTOR}.lowering",
         ("lowerings", "TensorBox"),
@@ -137,6 +145,22 @@ TABLE: tuple[Patch, ...] = (
         "the gradient of max_pool2d is left to an eager kernel on xpu",
         "that operator leaves compiled graphs for the host",
         since="2.14",
+    ),
+    Patch(
+        "index-room",
+        f"{_INDUCTOR}.codegen.simd",
+        ("SIMDScheduling.can_use_32bit_indexing",),
+        "anyxpu.inductor.indexing:leave_room",
+        "indices are i32 up to 2**31 - 1 elements, and sums of two of them overflow",
+        "compiled roll, pad and their like are wrong between 2**30 and 2**31 elements",
+    ),
+    Patch(
+        "block-numbers",
+        f"{_INDUCTOR}.codegen.triton_split_scan",
+        ("TritonSplitScanKernel.scan", "TritonSplitScanKernel.iteration_ranges_get_pid"),
+        "anyxpu.inductor.indexing:small_block_numbers",
+        "a scan split over blocks does not compile where indices are i64",
+        "compiled scans over 2**30 elements and more fail to compile",
     ),
     Patch(
         "no-padding",
@@ -222,6 +246,14 @@ TABLE: tuple[Patch, ...] = (
         "kernels are timed by a profiler, and do not run on a simulated GPU",
         "autotuning by profiler fails on a simulated GPU",
         simulated=True,
+    ),
+    Patch(
+        "loop-bounds",
+        "triton.compiler.code_generator",
+        ("CodeGenerator.visit_For", "language.range", "language.core.tensor"),
+        "anyxpu.triton.loop_bounds:widen",
+        "Triton compares loop bounds of 2**31 and more, which it types as u32, as signed numbers",
+        "loops up to a constant of 2**31 and more do not run: reductions over so many elements are wrong",
     ),
     Patch(
         "fake-tensors-beside-cuda",

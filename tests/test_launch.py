@@ -276,7 +276,14 @@ def test_a_kernel_keeps_its_module_and_a_launcher_its_kernel(queue, xpu) -> None
 
 def test_kernel_info(module) -> None:
     info = module.kernel("axpy").info()
-    assert set(info) == {"max_work_group_size", "sub_group_size", "local_mem_size", "private_mem_size", "spill_size"}
+    assert set(info) == {
+        "max_work_group_size",
+        "sub_group_size",
+        "local_mem_size",
+        "private_mem_size",
+        "spill_size",
+        "concurrent_groups",
+    }
     assert info["max_work_group_size"] > 0 and module.kernel("axpy").handle != 0
 
 

@@ -284,3 +284,16 @@ def test_gradients_of_three_slices_of_one_tensor(xpu):
     f(a).backward(w.double())
     torch.compile(f)(b).backward(w.to(xpu))
     torch.testing.assert_close(b.grad.cpu().double(), a.grad, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16])
+def test_sums_by_index_of_small_integers(dtype, xpu):
+    def sums(x, index, values):
+        return x.index_add(0, index, values), x.index_put((index,), values, accumulate=True)
+
+    x = torch.randint(0, 100, (50,), dtype=dtype)
+    index, values = torch.randint(0, 50, (300,)), torch.randint(0, 100, (300,), dtype=dtype)
+    torch._dynamo.reset()
+    got = torch.compile(sums)(x.to(xpu), index.to(xpu), values.to(xpu))
+    for mine, theirs in zip(got, sums(x, index, values), strict=True):
+        torch.testing.assert_close(mine.cpu(), theirs)

@@ -14,7 +14,7 @@ from typing import Any
 
 from anyxpu.drivers import NAMES, library_path
 
-ABI = 3
+ABI = 4
 
 
 class Status(IntEnum):
@@ -123,7 +123,14 @@ class KernelInfo(ctypes.Structure):
 
     _fields_ = tuple(
         (name, c_uint32)
-        for name in ("max_work_group_size", "sub_group_size", "local_mem_size", "private_mem_size", "spill_size")
+        for name in (
+            "max_work_group_size",
+            "sub_group_size",
+            "local_mem_size",
+            "private_mem_size",
+            "spill_size",
+            "concurrent_groups",
+        )
     )
 
 

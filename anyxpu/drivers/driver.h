@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define AX_DRIVER_ABI 3
+#define AX_DRIVER_ABI 4
 
 typedef enum ax_status {
   AX_OK = 0,
@@ -117,6 +117,9 @@ typedef struct ax_kernel_info {
   uint32_t local_mem_size;
   uint32_t private_mem_size;
   uint32_t spill_size; /* 0 unknown or none */
+  /* Work-groups, of the size that the kernel requires, that surely run at once, so that one may wait for another;
+   * 0 unknown. */
+  uint32_t concurrent_groups;
 } ax_kernel_info;
 
 typedef struct ax_driver {

@@ -1,4 +1,4 @@
-"""Lowerings that Inductor withholds from xpu although these devices compile what they make."""
+"""Lowerings that Inductor withholds from xpu although they serve, and one that it gives although it does not."""
 
 from __future__ import annotations
 
@@ -35,3 +35,20 @@ def pool_backward(module: ModuleType) -> None:
             return _original(grad_output, x, *args, **kwargs)
 
         module.lowerings[overload] = lowering
+
+
+def no_small_atomics(module: ModuleType) -> None:
+    """Have ``torch._inductor.lowering`` leave sums of 8- and 16-bit integers by index to the eager kernel.
+
+    Triton has no atomics of them on any backend: ``index_add`` and an accumulating ``index_put`` fail to compile.
+    """
+    import torch
+    from torch._inductor.virtualized import V
+
+    original = module.needs_fallback_due_to_atomic_add_limitations
+    small = {torch.int8, torch.uint8, torch.int16, torch.uint16}
+
+    def needs_fallback_due_to_atomic_add_limitations(dtype: torch.dtype) -> bool:
+        return bool(original(dtype)) or (dtype in small and "xpu" in V.graph.device_types)
+
+    module.__dict__["needs_fallback_due_to_atomic_add_limitations"] = needs_fallback_due_to_atomic_add_limitations

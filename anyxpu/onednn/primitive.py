@@ -9,6 +9,7 @@ submission makes its own memory objects (half a microsecond each) and gives them
 from __future__ import annotations
 
 import ctypes
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -19,8 +20,12 @@ import torch
 from anyxpu.onednn import capi
 from anyxpu.onednn.capi import Algorithm, Arg, Query
 from anyxpu.onednn.engine import Engine
+from anyxpu.shim import lib
 
 T = TypeVar("T")
+
+# Fewer operations than these are no matter for who waits.
+_MANY = 1 << 20
 
 
 def dims(values: Sequence[int]) -> ctypes.Array:
@@ -156,6 +161,7 @@ class Executable:
         "_layouts",
         "_template",
         "implementation",
+        "operations",
         "scratch_bytes",
         "what",
     )
@@ -168,6 +174,10 @@ class Executable:
         scratchpad = description.scratchpad()
         self.scratch_bytes = scratchpad.nbytes
         self._descriptors = [self._layouts[arg].handle for arg in operands]
+        # Of a product or convolution, each of whose sizes is one of two operands: three operands' sizes, multiplied,
+        # are the square of its multiplications. Only the order of magnitude matters.
+        largest = sorted(float(layout.nbytes) for layout in self._layouts.values())[-3:]
+        self.operations = int(math.sqrt(math.prod(largest)))
         args = [int(arg) for arg in operands]
         if self.scratch_bytes:
             self._layouts[Arg.SCRATCHPAD] = scratchpad
@@ -238,6 +248,8 @@ def run(executable: Executable, stream: int, device: torch.device, *addresses: i
         executable.run(stream, *addresses, scratch.data_ptr())
     else:
         executable.run(stream, *addresses)
+    if executable.operations >= _MANY:
+        lib().note_work(device.index, executable.operations)
 
 
 class SignatureCache(Generic[T]):

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "shim/runtime.h"
+#include "shim/waiting.h"
 
 namespace anyxpu {
 
@@ -18,8 +19,9 @@ void* assertion_record(c10::DeviceIndex device);
 void raise_failed_assertion(c10::DeviceIndex device);
 
 // Waits for a queue of the device; throws c10::Error "anyxpu: cannot <what>: ...", or what has failed on the device.
-inline void wait_for(ax_queue* queue, c10::DeviceIndex device, const char* what) {
-  check(driver().queue_synchronize(queue), what);
+// `touched` is the host's memory that the queue reads or writes.
+inline void wait_for(ax_queue* queue, c10::DeviceIndex device, const char* what, Storages touched = {}) {
+  wait_for_queue(queue, what, std::move(touched));
   raise_failed_assertion(device);
 }
 

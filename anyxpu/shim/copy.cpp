@@ -215,7 +215,7 @@ void transfer_to_device(const Tensor& dst, const Tensor& src, bool non_blocking)
   if (pinned) {
     record_pinned(src.const_data_ptr(), stream);
   } else {
-    wait_for(queue(stream), stream.device_index(), "copy to the device");
+    wait_for(queue(stream), stream.device_index(), "copy to the device", {src.storage()});
   }
 }
 
@@ -224,7 +224,7 @@ void transfer_to_host(const Tensor& dst, const Tensor& src, bool non_blocking) {
   const auto stream = current_stream(src.device().index());
   transfer(dst, src, stream);
   if (non_blocking && record_pinned(dst.const_data_ptr(), stream)) return;
-  wait_for(queue(stream), stream.device_index(), "copy from the device");
+  wait_for(queue(stream), stream.device_index(), "copy from the device", {dst.storage()});
 }
 
 void copy_to_device(const Tensor& dst, const Tensor& src, bool non_blocking) {

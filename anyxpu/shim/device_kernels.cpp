@@ -8,6 +8,8 @@
 #include <shared_mutex>
 #include <tuple>
 
+#include "shim/waiting.h"
+
 namespace anyxpu {
 namespace {
 
@@ -103,7 +105,9 @@ void launch_elements(ax_queue* queue, ax_kernel* kernel, int64_t count, ax_arg* 
   const uint32_t groups[3] = {static_cast<uint32_t>((count + kGroup - 1) / kGroup), 1, 1};
   const uint32_t local[3] = {kLocalSize, 1, 1};
   // A read and a write each, mostly with a conversion or an index between them.
-  check(driver().launch(queue, kernel, groups, local, args, arg_count, static_cast<uint64_t>(count) * 4), what);
+  const uint64_t operations = static_cast<uint64_t>(count) * 4;
+  check(driver().launch(queue, kernel, groups, local, args, arg_count, operations), what);
+  note_work(queue, operations);
 }
 
 Walk32 walk32_of(const at::TensorIteratorBase& iterator) {

@@ -75,14 +75,16 @@ struct XPUGuardImpl final : public c10::impl::DeviceGuardImplInterface {
     check(driver().event_record(as_event(*event), queue(stream)), "record an event");
   }
   void block(void* event, const c10::Stream& stream) const override {
-    if (event) check(driver().event_wait(as_event(event), queue(stream)), "make a stream wait for an event");
+    if (event == nullptr) return;
+    check(driver().event_wait(as_event(event), queue(stream)), "make a stream wait for an event");
+    note_dependence(queue(stream));
   }
   bool queryEvent(void* event) const override {
     return event == nullptr || done(driver().event_query(as_event(event)), "query an event");
   }
   void synchronizeEvent(void* event) const override {
     if (event == nullptr) return;
-    check(driver().event_synchronize(as_event(event)), "wait for an event");
+    wait_for_event(as_event(event), "wait for an event");
     raise_failed_assertion(current_device());
   }
   double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override {

@@ -66,7 +66,11 @@ void HostMemory::open() {
   auto* queue = current_queue(device_);
   for (auto& entry : regions_) open_region(entry.second);
   const auto idle = driver().queue_query(queue);
-  if (idle != AX_OK) return wait_for(queue, device_, "wait for the stream before a host operator");
+  if (idle != AX_OK) {
+    Storages opened;
+    for (auto& entry : regions_) opened.push_back(entry.second.host);
+    return wait_for(queue, device_, "wait for the stream before a host operator", std::move(opened));
+  }
   raise_failed_assertion(device_);
 }
 

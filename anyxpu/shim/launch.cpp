@@ -23,6 +23,7 @@
 #include "shim/assertions.h"
 #include "shim/bindings.h"
 #include "shim/runtime.h"
+#include "shim/waiting.h"
 
 namespace anyxpu {
 namespace {
@@ -102,6 +103,7 @@ py::dict kernel_info(const Kernel& kernel) {
   out["local_mem_size"] = info.local_mem_size;
   out["private_mem_size"] = info.private_mem_size;
   out["spill_size"] = info.spill_size;
+  out["concurrent_groups"] = info.concurrent_groups;
   return out;
 }
 
@@ -282,6 +284,7 @@ struct Plan {
   uint32_t shared_bytes;
   std::vector<WorkTerm> work;  // empty: unknown
   int32_t assertions = -1;     // their number, where the kernel has some
+  bool cooperative = false;    // its programs may wait for each other
 };
 
 // More than any driver finds little; sums and products stop here.
@@ -312,6 +315,18 @@ uint64_t work_of(const std::vector<WorkTerm>& terms, const uint32_t groups[3], c
   }
   for (int i = 0; i < 3; ++i) sum = std::min(sum * groups[i], kMuchWork);
   return sum;
+}
+
+// A program that waits for one that has not begun would wait for ever.
+void check_concurrent(const Kernel& kernel, const uint32_t groups[3]) {
+  ax_kernel_info info{};
+  check(driver().kernel_information(kernel.handle, &info), "query a kernel");
+  const uint64_t all = uint64_t{groups[0]} * groups[1] * groups[2];
+  TORCH_CHECK(info.concurrent_groups == 0 || all <= info.concurrent_groups, "anyxpu: ", kernel.name,
+              " was launched over ", all, " programs with launch_cooperative_grid=True, and this device runs ",
+              info.concurrent_groups,
+              " of them at once: one that waits for the others would wait for ever. Launch at most ",
+              info.concurrent_groups, ", or without that option where no program waits for another");
 }
 
 struct Launcher {
@@ -397,6 +412,8 @@ PyObject* call(Launcher* self, PyObject* const* args, Py_ssize_t count) {
     return nullptr;
   }
 
+  if (C10_UNLIKELY(plan.cooperative)) check_concurrent(*self->kernel, groups);
+
   const size_t most = plan.parameters.size() + 2;
   c10::SmallVector<Slot, 32> slots(most);
   Args out;
@@ -414,9 +431,11 @@ PyObject* call(Launcher* self, PyObject* const* args, Py_ssize_t count) {
   if (plan.shared_bytes) out.push_back({nullptr, plan.shared_bytes, AX_ARG_LOCAL});
 
   // The GIL stays held: a launch only enqueues, and giving the GIL up would cost more than the launch.
-  const ax_status status =
-      driver().launch(reinterpret_cast<ax_queue*>(queue), self->kernel->handle, groups, plan.local, out.data(),
-                      static_cast<uint32_t>(out.size()), work_of(plan.work, groups, out));
+  auto* const enqueued = reinterpret_cast<ax_queue*>(queue);
+  const uint64_t operations = work_of(plan.work, groups, out);
+  const ax_status status = driver().launch(enqueued, self->kernel->handle, groups, plan.local, out.data(),
+                                           static_cast<uint32_t>(out.size()), operations);
+  note_work(enqueued, operations);
   if (C10_UNLIKELY(status != AX_OK)) return raise_launch_error(*self->kernel, status);
   Py_RETURN_NONE;
 }
@@ -463,17 +482,20 @@ Plan* make_plan(PyObject* arg_types, const std::array<unsigned, 3>& local, unsig
 
 PyObject* launcher_new(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   HANDLE_TH_ERRORS
-  static const char* names[] = {"arg_types", "local", "shared_bytes", "work", "assertions", "kernel", nullptr};
+  static const char* names[] = {"arg_types",  "local",  "shared_bytes", "work",
+                                "assertions", "kernel", "cooperative",  nullptr};
+  int cooperative = 0;
   PyObject* arg_types = nullptr;
   PyObject* work = nullptr;
   PyObject* assertions = nullptr;
   PyObject* kernel = nullptr;
   std::array<unsigned, 3> local{};
   unsigned shared_bytes = 0;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O(III)|IOOO", const_cast<char**>(names), &arg_types, &local[0],
-                                   &local[1], &local[2], &shared_bytes, &work, &assertions, &kernel))
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O(III)|IOOOp", const_cast<char**>(names), &arg_types, &local[0],
+                                   &local[1], &local[2], &shared_bytes, &work, &assertions, &kernel, &cooperative))
     return nullptr;
   std::unique_ptr<Plan> plan(make_plan(arg_types, local, shared_bytes, work));
+  plan->cooperative = cooperative != 0;
   if (assertions != nullptr) {
     auto messages = py::reinterpret_borrow<py::object>(assertions).cast<std::vector<std::string>>();
     if (!messages.empty()) plan->assertions = register_assertions(std::move(messages));
@@ -503,7 +525,7 @@ void launcher_dealloc(PyObject* object) {
 }
 
 constexpr const char* kLauncherDoc =
-    "Launcher(arg_types, local, shared_bytes=0, work=(), assertions=(), kernel=None)\n\n"
+    "Launcher(arg_types, local, shared_bytes=0, work=(), assertions=(), kernel=None, cooperative=False)\n\n"
     "Calls a kernel: launcher(grid_x, grid_y, grid_z, queue_handle, kernel, *args) enqueues grid work-groups of "
     "`local`\n"
     "work-items each and returns None before they have run.\n\n"
@@ -517,11 +539,15 @@ constexpr const char* kLauncherDoc =
     "    work: what one work-group does, for the driver to know what is little (see anyxpu.triton.work.terms); () is\n"
     "        unknown.\n"
     "    assertions: messages of the conditions that the kernel checks; it takes their record and number as well.\n"
-    "    kernel: bind the launcher to this one; a call then leaves it out.\n\n"
+    "    kernel: bind the launcher to this one; a call then leaves it out.\n"
+    "    cooperative: its programs wait for each other, so that all of them must run at once.\n\n"
     "Raises:\n"
     "    ValueError: a pointer argument the device cannot reach. TypeError, OverflowError: an argument that does not "
     "fit\n"
-    "        its type. anyxpu.errors.KernelError: the driver refused the launch.";
+    "        its type. anyxpu.errors.KernelError: the driver refused the launch. RuntimeError: more programs than run "
+    "at "
+    "once\n"
+    "        of a cooperative kernel.";
 
 PyMemberDef launcher_members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Launcher, vectorcall), READONLY, nullptr},

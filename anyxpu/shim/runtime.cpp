@@ -97,8 +97,11 @@ std::string lost_device(const std::string& message) {
 }
 
 void check(ax_status status, const char* what) {
-  if (C10_LIKELY(status == AX_OK)) return;
-  const char* said = driver().last_error();
+  if (C10_UNLIKELY(status != AX_OK)) check(status, what, driver().last_error());
+}
+
+void check(ax_status status, const char* what, const char* said) {
+  if (status == AX_OK) return;
   TORCH_CHECK_WITH(OutOfMemoryError, status != AX_OUT_OF_MEMORY, "anyxpu: cannot ", what, ": ", said);
   TORCH_CHECK_NOT_IMPLEMENTED(status != AX_UNSUPPORTED, "anyxpu: cannot ", what, ": ", said);
   if (status == AX_DEVICE_LOST)

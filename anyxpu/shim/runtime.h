@@ -31,6 +31,7 @@ bool in_bad_fork() noexcept;
 // Throws c10::Error "anyxpu: cannot <what>: <last_error()>" unless status is AX_OK.
 // AX_OUT_OF_MEMORY becomes c10::OutOfMemoryError, AX_DEVICE_LOST c10::AcceleratorError.
 void check(ax_status status, const char* what);
+void check(ax_status status, const char* what, const char* said);  // for what another thread was told
 // What is said of AX_DEVICE_LOST: the message, and what is left to do.
 std::string lost_device(const std::string& message);
 

@@ -122,7 +122,7 @@ void synchronize_device(c10::DeviceIndex device) {
   check_device(device);
   auto& all = queues()[static_cast<size_t>(device)];
   auto wait = [](ax_queue* queue) {
-    if (queue) check(driver().queue_synchronize(queue), "synchronize a stream");
+    if (queue) wait_for_queue(queue, "synchronize a stream");
   };
   wait(all.main.peek());
   for (auto& level : all.pool)

@@ -128,7 +128,7 @@ at::Scalar local_scalar_dense(const Tensor& self) {
   const auto* from = static_cast<const char*>(self.const_data_ptr());
   auto* queue = current_queue(self.device().index());
   check(driver().copy(queue, value.mutable_data_ptr(), from, self.element_size()), "read a scalar");
-  wait_for(queue, self.device().index(), "read a scalar");
+  wait_for(queue, self.device().index(), "read a scalar", {value.storage()});
   return at::_local_scalar_dense(value);
 }
 

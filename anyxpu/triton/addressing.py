@@ -180,7 +180,7 @@ def _constant(value: Value) -> int | None:
     op = _owner(value)
     if op is not None and op.name == "tt.splat":
         return _constant(op.operands[0])
-    return int(op.attrs["value"]) if op is not None and op.name == "arith.constant" else None
+    return value.integer
 
 
 def _scalars_and_range(value: Value) -> tuple[list[Value], tuple[Value, int]] | None:

@@ -93,7 +93,7 @@ def _tile(operand: Value, users: dict[Value, list[Op]], before: list[Op]) -> Til
         return None
     if any(op.name.startswith(_ORDERED) for op in before[before.index(load) :]):
         return None
-    if load.attrs.get("isVolatile") or (len(load.operands) > 2 and _number(load.operands[2]) != 0):
+    if load.attrs.get("isVolatile") or (len(load.operands) > 2 and load.operands[2].integer != 0):
         return None
     tile = _address(load)
     if tile is None or (len(load.operands) > 1 and not _limit(load.operands[1], (0, 1), tile)):
@@ -165,21 +165,15 @@ def _scalar(value: Value) -> Value | int | None:
     """What is the same in every element, if the value is."""
     op = _owner(value)
     if not value.is_tensor:
-        number = _number(value)
+        number = value.integer
         return value if number is None else number
     if op is None:
         return None
     if op.name == "arith.constant":
-        return _number(value)
+        return value.integer
     if op.name in ("tt.splat", "tt.expand_dims", *_MOVES):
         return _scalar(op.operands[0])
     return None
-
-
-def _number(value: Value) -> int | None:
-    op = _owner(value)
-    number = op.attrs.get("value") if op is not None and op.name == "arith.constant" else None
-    return int(number) if isinstance(number, int) or number == 0 else None
 
 
 def _index(value: Value, dim: int) -> Sum | None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from anyxpu.errors import UnsupportedOperation
 from anyxpu.triton import calls, tables
 from anyxpu.triton.emit import ASSIGN, Elements, Emitter, Handler
-from anyxpu.triton.ir import Op, Region, Value
+from anyxpu.triton.ir import Op, Region, Scalar, Value
 from anyxpu.triton.layout import BitMap
 
 
@@ -90,7 +90,22 @@ def _for(e: Emitter, op: Op) -> None:
     head = f"for ({c} {i} = {e.scalar(lower)}; {u}{i} < {u}{e.scalar(upper)}; {i} += {e.scalar(step)})"
     with e.braces(head):
         _body(e, op.regions[0], carried)
+        if (largest := _overflows(op)) is not None:
+            e.line(f"if ({u}{i} > {u}({largest} - {e.scalar(step)})) break;")
     _alias(e, op.results, carried)
+
+
+def _overflows(op: Op) -> int | None:
+    """The largest value of the counter's type, if the last step may pass it: such a loop would not end."""
+    upper, step = (v.integer for v in op.operands[1:3])
+    counter = op.regions[0].entry.args[0].type
+    assert isinstance(counter, Scalar)
+    if step == 1 or counter.bits > 32:  # nothing counts to 2**63
+        return None
+    largest = (1 << counter.bits - (not op.attrs.get("unsigned"))) - 1
+    if upper is not None and step is not None and 0 <= upper <= largest - step + 1:
+        return None
+    return largest
 
 
 def _alias(e: Emitter, results: Sequence[Value], carried: Sequence[Value]) -> None:

@@ -140,7 +140,10 @@ class Launcher:
         self.types = list(src.signature.values())
         self.nested = any(map(_is_nested, self.types))
         local = (metadata.num_warps * metadata.warp_size, 1, 1)
-        self.launch: Callable[..., None] = _lib().Launcher(types, local, 0, metadata.work, metadata.assertions)
+        cooperative = metadata.launch_cooperative_grid
+        self.launch: Callable[..., None] = _lib().Launcher(
+            types, local, 0, metadata.work, metadata.assertions, cooperative=cooperative
+        )
         if simulate.active():
             record = untimed.Record(
                 getattr(metadata, "n_spills", 0), getattr(metadata, "n_regs", 0), metadata.num_warps

@@ -121,6 +121,13 @@ class Value:
     def is_tensor(self) -> bool:
         return isinstance(self.type, Tensor)
 
+    @property
+    def integer(self) -> int | None:
+        """The number, or every element's, where that is a constant integer."""
+        op = self.owner if isinstance(self.owner, Op) else None
+        number = op.attrs.get("value") if op is not None and op.name == "arith.constant" else None
+        return int(number) if isinstance(number, int) or number == 0 else None
+
     def __repr__(self) -> str:
         return f"<%{self.name}: {self.type}>"
 

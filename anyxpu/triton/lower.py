@@ -21,6 +21,7 @@ from anyxpu.triton import (
     misc,
     move,
     prefetch,
+    printing,
     storage,
     tables,
     work,
@@ -37,6 +38,7 @@ _HANDLERS: dict[str, Handler] = {
     **dot.HANDLERS,
     **memory.HANDLERS,
     **misc.HANDLERS,
+    **printing.HANDLERS,
     **move.HANDLERS,
     **prefetch.HANDLERS,
 }

@@ -81,7 +81,7 @@ def _memory(e: Emitter, op: Op) -> None:
     e.flush()
     args = [e.scalar(o) for o in op.operands]
     if op.name == "tt.store":
-        conditions = [*args[2:], *_first_item(e)]
+        conditions = [*args[2:], *first_item(e)]
         e.line(f"if ({' && '.join(conditions)}) {store_statement(args[0], args[1], op.operands[1].element)}")
         return
     t = op.result.element
@@ -93,7 +93,7 @@ def _memory(e: Emitter, op: Op) -> None:
         e.line(f"if ({args[1]}) {e.scalar(op.result)} = {value};")
 
 
-def _first_item(e: Emitter) -> list[str]:
+def first_item(e: Emitter) -> list[str]:
     return ["lane == 0"] if e.warps == 1 else ["lane == 0", "warp == 0"]
 
 
@@ -167,13 +167,13 @@ def _scalar_atomic(e: Emitter, op: Op, values: int) -> None:
     args = [e.scalar(o) for o in op.operands]
     t = op.result.type
     expression = _atomic_expression(op, args[:values])
-    conditions = " && ".join([*_first_item(e), *args[values:]])
+    conditions = " && ".join([*first_item(e), *args[values:]])
     e.define(op.result, zero(t))
     name = e.scalar(op.result)
     e.line(f"if ({conditions}) {name} = {expression};")
     # The barriers also order this atomic against the work-group's other accesses, which a lock built on it needs.
     s = e.local(t, 1)
-    e.line(f"if ({' && '.join(_first_item(e))}) {s}[0] = {name};")
+    e.line(f"if ({' && '.join(first_item(e))}) {s}[0] = {name};")
     e.line("barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);")
     e.line(f"{name} = {s}[0];")
     e.barrier()

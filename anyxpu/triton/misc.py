@@ -1,4 +1,4 @@
-"""Program numbers, hints, prints, external functions: what fits no other file."""
+"""Program numbers, hints, external functions: what fits no other file."""
 
 from __future__ import annotations
 
@@ -27,34 +27,6 @@ def _barrier(e: Emitter, op: Op) -> None:
 
 def _nothing(e: Emitter, op: Op) -> None:
     """A hint: the values need not exist."""
-
-
-_FORMATS = {"i64": "%ld", "f32": "%f", "f64": "%f", "f16": "%f", "bf16": "%f"}
-
-
-def _print(e: Emitter, op: Op) -> None:
-    prefix = (op.attrs.get("values") or [""])[0].replace("%", "%%")
-    where = "pid (%d, %d, %d)"
-    pids = ["(int)get_group_id(0)", "(int)get_group_id(1)", "(int)get_group_id(2)"]
-    e.flush()
-    if not op.operands:
-        e.line(f"if (lane == 0) printf({_c_string(f'{where}{prefix}' + chr(10))}, {', '.join(pids)});")
-    for operand in op.operands:
-        t = operand.element
-        form = "%p" if not hasattr(t, "name") else _FORMATS.get(t.name, "%d")  # type: ignore[union-attr]
-        if not operand.is_tensor:
-            text = _c_string(f"{where}{prefix}{form}\n")
-            e.line(f"if (lane == 0) printf({text}, {', '.join(pids)}, {e.scalar(operand)});")
-            continue
-        with e.loop(e.layout(operand).registers) as loop:
-            text = _c_string(f"{where} idx (%d){prefix}{form}\n")
-            value, offset = loop.value(operand), loop.offset(e.layout(operand))
-            e.line(f"printf({text}, {', '.join(pids)}, (int){offset}, {value});")
-
-
-def _c_string(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'
 
 
 # --- libdevice
@@ -96,6 +68,5 @@ HANDLERS: dict[str, Handler] = {
     "tt.extern_elementwise": _external,
     "tt.get_num_programs": _num_programs,
     "tt.get_program_id": _program_id,
-    "tt.print": _print,
     "ttg.barrier": _barrier,
 }

@@ -26,6 +26,7 @@ _VALUE = re.compile(r"%([\w$.-]+)(#\d+)?")
 _NAME = re.compile(r"[A-Za-z_][\w$.]*")
 _NUMBER = re.compile(r"-?0x[0-9A-Fa-f]+|-?\d+(?:\.\d*(?:[eE][-+]?\d+)?)?")
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_ESCAPE = re.compile(rb"\\(\\|[0-9A-Fa-f]{2})")  # in MLIR's strings: a backslash, or a byte in hex
 _SYMBOL = re.compile(r'@(?:([\w$.-]+)|"([^"]*)")')
 _ALIAS = re.compile(r"#[\w.$]+")
 _LABEL = re.compile(r"\^[\w$.-]+")
@@ -159,7 +160,7 @@ class _Parser:
     def attribute(self) -> Any:
         """An attribute's value as plain Python; an encoding as :class:`Encoding`."""
         if m := self.match(_STRING):
-            return m.group(1).encode().decode("unicode_escape")
+            return _string(m.group(1))
         if self.accept("["):
             return tuple(self.list_of(self.attribute, "]"))
         if self.accept("{"):
@@ -407,6 +408,12 @@ class _Parser:
         if text in ("true", "false"):
             return int(text == "true")
         return self.number(text, type)
+
+
+def _string(text: str) -> str:
+    """What an MLIR string between its quotes stands for."""
+    raw = _ESCAPE.sub(lambda m: b"\\" if m[1] == b"\\" else bytes.fromhex(m[1].decode()), text.encode())
+    return raw.decode(errors="replace")
 
 
 def _float(text: str, name: str) -> float:

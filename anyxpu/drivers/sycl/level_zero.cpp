@@ -76,6 +76,8 @@ struct LevelZero {
   ze_result (*kernel_create)(ze_module_handle_t, const KernelDesc*, ze_kernel_handle_t*);
   ze_result (*kernel_destroy)(ze_kernel_handle_t);
   ze_result (*kernel_properties)(ze_kernel_handle_t, KernelProperties*);
+  ze_result (*kernel_set_group_size)(ze_kernel_handle_t, uint32_t, uint32_t, uint32_t);
+  ze_result (*kernel_concurrent_groups)(ze_kernel_handle_t, uint32_t*);
   ze_result (*extension_function)(ze_driver_handle_t, const char*, void**);
 };
 
@@ -98,6 +100,8 @@ LevelZero load() {
   look_up(library, "zeKernelCreate", ze.kernel_create);
   look_up(library, "zeKernelDestroy", ze.kernel_destroy);
   look_up(library, "zeKernelGetProperties", ze.kernel_properties);
+  look_up(library, "zeKernelSetGroupSize", ze.kernel_set_group_size);
+  look_up(library, "zeKernelSuggestMaxCooperativeGroupCount", ze.kernel_concurrent_groups);
   look_up(library, "zeDriverGetExtensionFunctionAddress", ze.extension_function);
   return ze;
 }
@@ -201,7 +205,13 @@ class LevelZeroModule final : public ax_module {
     made->info = {
         limit.items != 0 ? std::min(limit.items, most) : most,
         properties.required_sub_group_size ? properties.required_sub_group_size : properties.max_sub_group_size,
-        properties.local_mem_size, properties.private_mem_size, properties.spill_mem_size};
+        properties.local_mem_size,
+        properties.private_mem_size,
+        properties.spill_mem_size,
+        0};
+    const uint32_t* group = made->required_local;
+    if (group[0] != 0 && ze.kernel_set_group_size(handle, group[0], group[1], group[2]) == kSuccess)
+      ze.kernel_concurrent_groups(handle, &made->info.concurrent_groups);  // stays 0 where it does not answer
     return made;
   }
 

@@ -75,6 +75,9 @@ class OpenCLModule final : public ax_module {
     made->info.private_mem_size =
         static_cast<uint32_t>(work_group_info<cl_ulong>(handle, natives_.device, CL_KERNEL_PRIVATE_MEM_SIZE));
     made->info.spill_size = work_group_info<cl_uint>(handle, natives_.device, kSpillMemSize);
+    // A work-group is one thread's there, from its beginning to its end.
+    if (device.device.is_cpu())
+      made->info.concurrent_groups = device.device.get_info<sycl::info::device::max_compute_units>();
     if (device.in_place != nullptr) {
       made->direct.reset(clCreateKernel(program_.handle(), name.c_str(), &code));
       if (made->direct != nullptr) made->in_place = device.in_place.get();

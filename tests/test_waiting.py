@@ -1,0 +1,95 @@
+"""Ctrl-C gets out of waiting for a kernel that does not end, and the device is usable when it has."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import ctypes, os, signal, sys, threading, time
+import torch, triton, triton.language as tl
+
+@triton.jit
+def until(flag, out):
+    rounds = 0
+    while tl.load(flag, volatile=True) == 0:
+        rounds += 1
+    tl.store(out, rounds)
+
+flag, out = (torch.zeros(1, dtype=torch.int32, device="xpu") for _ in range(2))
+event = torch.xpu.Event()
+flag.fill_(1)
+until[(1,)](flag, out)
+torch.xpu.synchronize()
+flag.fill_(0)
+torch.xpu.synchronize()
+side = torch.xpu.Stream()
+with torch.xpu.stream(side):
+    until[(1,)](flag, out)
+    event.record()
+
+def end_the_kernel():
+    ctypes.memset(flag.data_ptr(), 1, 1)
+
+def on_side(function):
+    with torch.xpu.stream(side):
+        return function()
+
+def after_the_event():
+    torch.xpu.current_stream().wait_event(event)
+    return torch.zeros(1, device="xpu").item()
+
+waits = {
+    "synchronize": torch.xpu.synchronize,
+    "stream": side.synchronize,
+    "event": event.synchronize,
+    "item": lambda: on_side(out.item),
+    "cpu": lambda: on_side(out.cpu),
+    "host operator": lambda: on_side(lambda: torch.linalg.inv(out.double().expand(2, 2))),
+    "another stream": after_the_event,
+}
+how = sys.argv[1]
+threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+if how == "never caught":
+    torch.xpu.synchronize()
+try:
+    waits[how]()
+    print("was not interrupted")
+except KeyboardInterrupt as interrupt:
+    print(*interrupt.__notes__)
+if how == "event":  # leave with the kernel still at work
+    sys.exit(3)
+end_the_kernel()
+torch.xpu.synchronize()
+print("usable:", out.item() > 0, (torch.ones(3, device="xpu") * 2).tolist())
+"""
+
+
+def _run(tmp_path: Path, how: str) -> subprocess.CompletedProcess[str]:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    return subprocess.run([sys.executable, str(program), how], capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("how", ["synchronize", "stream", "item", "cpu", "host operator", "another stream"])
+def test_a_wait_is_left_and_the_device_stays_usable(tmp_path: Path, how: str) -> None:
+    done = _run(tmp_path, how)
+    assert done.returncode == 0, done.stderr
+    note, usable = done.stdout.splitlines()
+    assert "the wait for the device was left" in note and "cannot be stopped" in note
+    assert usable == "usable: True [2.0, 2.0, 2.0]"
+
+
+def test_a_program_ends_with_its_status_though_the_device_goes_on(tmp_path: Path) -> None:
+    done = _run(tmp_path, "event")
+    assert done.returncode == 3, done.stderr
+    assert "the program ends while the device still works" in done.stderr
+
+
+def test_an_interrupt_that_nobody_catches_ends_the_program(tmp_path: Path) -> None:
+    done = _run(tmp_path, "never caught")
+    assert done.returncode == -2, done.stderr  # by the signal, as Python does
+    assert "KeyboardInterrupt" in done.stderr and "the wait for the device was left" in done.stderr
