@@ -97,6 +97,22 @@ TABLE: tuple[Patch, ...] = (
         'init_process_group needs backend="gloo" for xpu',
     ),
     Patch(
+        "sharing",
+        "torch.multiprocessing.reductions",
+        ("reduce_storage",),
+        "anyxpu.runtime.sharing:share_storages",
+        "torch.multiprocessing knows CPU and CUDA memory alone, and fails in the queue's own thread",
+        "a tensor on xpu cannot be sent to another process, and the receiver waits for ever",
+    ),
+    Patch(
+        "is-shared",
+        "torch.storage",
+        ("UntypedStorage.is_shared", "UntypedStorage.share_memory_"),
+        "anyxpu.runtime.sharing:tell_what_is_shared",
+        "all memory that is not the CPU's is said to be shared",
+        "Tensor.is_shared() is always True on xpu, and share_memory_() does nothing",
+    ),
+    Patch(
         "compile-workers",
         f"{_INDUCTOR}.async_compile",
         ("caching_device_properties",),

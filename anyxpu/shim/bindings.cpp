@@ -222,5 +222,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   anyxpu::bind_ops(m);
   anyxpu::bind_distributed(m);
   anyxpu::bind_finishing(m);
+  anyxpu::bind_sharing(m);
   anyxpu::bind_inductor(m);
 }

@@ -11,6 +11,7 @@ void bind_launch(pybind11::module_& m);       // modules, kernels, launchers
 void bind_ops(pybind11::module_& m);          // structural operators, host fallback
 void bind_distributed(pybind11::module_& m);  // the backend xccl
 void bind_finishing(pybind11::module_& m);    // the end of the process
+void bind_sharing(pybind11::module_& m);      // storages in memory that processes share
 void bind_inductor(pybind11::module_& m);     // what Inductor's generated wrappers call
 
 }  // namespace anyxpu
