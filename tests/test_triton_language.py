@@ -14,7 +14,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from anyxpu import simulate
 from anyxpu.errors import UnsupportedOperation
-from tests.triton_support import launch
+from tests.triton_support import launch, needs_block_pointers
 
 # --- addresses
 
@@ -28,6 +28,7 @@ def block_pointer_kernel(x, o, M, N, BM: tl.constexpr, BN: tl.constexpr):
         p, q = tl.advance(p, (0, BN)), tl.advance(q, (0, BN))
 
 
+@needs_block_pointers
 def test_block_pointers_stop_at_the_edges():
     x, o = torch.randn(30, 50), torch.zeros(31, 50)
     with warnings.catch_warnings():

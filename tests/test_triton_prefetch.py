@@ -19,6 +19,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from anyxpu.triton import lower
+from tests.triton_support import HAS_BLOCK_POINTERS
 
 pytestmark = pytest.mark.not_simulated("prefetches are seen in the CPU device's emulation of a GPU's functions")
 PART = 32768  # bytes
@@ -110,6 +111,8 @@ def unmasked(a, b, o, M, N, K, first, last, BM: tl.constexpr, BN: tl.constexpr, 
 
 
 KERNELS = {f.__name__: f for f in (recomputing, bumping, block_pointers, descriptors)}
+if not HAS_BLOCK_POINTERS:
+    del KERNELS["block_pointers"]
 
 
 @pytest.fixture

@@ -46,9 +46,22 @@ def install(module: ModuleType) -> None:
     """Have the choice made by the first use of anything under ``torch.accelerator``."""
     if not torch.backends.cuda.is_built():
         return
+    torch.Tensor.xpu = _of_xpu(torch.Tensor.xpu)  # type: ignore[method-assign]
     for name in dir(torch._C):
         if name == "_get_accelerator" or name.startswith("_accelerator_"):
             setattr(torch._C, name, _chosen_first(getattr(torch._C, name)))
+
+
+def _of_xpu(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """``Tensor.xpu`` that takes an index for one of xpu: torch takes it for one of whichever is the accelerator."""
+
+    @functools.wraps(original, updated=())
+    def xpu(self: torch.Tensor, device: Any = None, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if isinstance(device, int) and not isinstance(device, bool):
+            device = torch.device("xpu", device)
+        return original(self, device, *args, **kwargs)
+
+    return xpu
 
 
 def _chosen_first(function: Callable[..., Any]) -> Callable[..., Any]:

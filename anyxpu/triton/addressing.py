@@ -176,6 +176,22 @@ def _owner(value: Value) -> Op | None:
     return value.owner if isinstance(value.owner, Op) else None
 
 
+def name_unit_dimensions(function: Function) -> None:
+    """A reshape that puts in one dimension of a single place becomes ``tt.expand_dims``, which addresses are known by.
+
+    Triton 3.9 rewrites descriptors by reshapes.
+    """
+    assert function.body is not None
+    for op in walk(function.body):
+        if op.name != "tt.reshape" or op.attrs.get("allow_reorder") or "allow_reorder" in op.words:
+            continue
+        shape, source = op.result.type.shape, op.operands[0].type.shape  # type: ignore[union-attr]
+        for axis, extent in enumerate(shape):
+            if extent == 1 and (*shape[:axis], *shape[axis + 1 :]) == source:
+                op.name, op.attrs, op.words = "tt.expand_dims", {"axis": axis}, []
+                break
+
+
 def _constant(value: Value) -> int | None:
     op = _owner(value)
     if op is not None and op.name == "tt.splat":

@@ -26,7 +26,7 @@ from anyxpu.triton import (
     tables,
     work,
 )
-from anyxpu.triton.addressing import divide_ranges, mark_address_arithmetic
+from anyxpu.triton.addressing import divide_ranges, mark_address_arithmetic, name_unit_dimensions
 from anyxpu.triton.bounds import decide_masks
 from anyxpu.triton.emit import Emitter, Handler
 from anyxpu.triton.parse import parse
@@ -137,6 +137,7 @@ def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True, stages: int = 1
     lanes, warps = int(module.attrs["ttg.threads-per-warp"]), int(module.attrs["ttg.num-warps"])
     try:
         engine = dialect.matrix == lanes
+        name_unit_dimensions(function)
         decide_masks(function)
         amount = work.terms(function)
         if engine:
