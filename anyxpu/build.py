@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from anyxpu.cache import VARIABLE, cache_dir, digest, is_sealed, lock, seal, writing
+from anyxpu.cache import VARIABLE, cache_dir, check_owner, digest, is_sealed, lock, make_folder, seal, writing
 
 PACKAGE = Path(__file__).parent
 SHIM_MODULE = "anyxpu_shim"
@@ -188,11 +188,13 @@ def build(library: Library, report: Report | None = None) -> Path:
     Two processes that ask at once: one builds, the other waits. Raises :class:`BuildError`.
     """
     target = library.path()
+    for path in (target.parent, target):
+        check_owner(path, VARIABLE)
     if is_sealed(target):
         return target
     cxx = compiler()
     with writing(target, VARIABLE):
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(target.parent)
         with lock(target.parent / "lock"):
             if not is_sealed(target):
                 objects = _compile(cxx, library, report or (lambda _: None))

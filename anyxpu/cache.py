@@ -2,14 +2,18 @@
 
 Every entry is written to a temporary name, flushed to disk and renamed into place, with a checksum in front of
 its payload; a damaged or truncated entry reads as absent and is made again by whoever asked for it.
+
+Native code is loaded from here, so a folder or file that another user owns or may write is refused.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import grp
 import hashlib
 import os
+import pwd
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +30,9 @@ def cache_dir(*parts: str) -> Path:
     """The directory ``parts`` under the user's cache, made with mode 0700 where it is missing.
 
     ``ANYXPU_CACHE_DIR`` names the root; otherwise ``$XDG_CACHE_HOME/anyxpu`` or ``~/.cache/anyxpu``.
+
+    Raises:
+        CacheError: it cannot be made, or others own it or may write into it or into a folder between it and the root.
     """
     root = os.environ.get(VARIABLE)
     if not root:
@@ -33,8 +40,46 @@ def cache_dir(*parts: str) -> Path:
         root = os.path.join(base, "anyxpu")
     path = Path(root, *parts)
     with writing(path, VARIABLE):
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(path)
+    for folder in (Path(root), *(Path(root, *parts[: i + 1]) for i in range(len(parts)))):
+        check_owner(folder, VARIABLE)
     return path
+
+
+def make_folder(path: Path) -> None:
+    """Make the folder and those above it that are missing, all with mode 0700."""
+    if path.is_dir():
+        return
+    if path.parent != path:
+        make_folder(path.parent)
+    path.mkdir(mode=0o700, exist_ok=True)
+
+
+def check_owner(path: Path, variable: str) -> None:
+    """Refuse what somebody else may have put there.
+
+    Args:
+        path: a file or folder from which native code is loaded. One that is not there passes.
+        variable: names another place for it.
+
+    Raises:
+        CacheError: it is neither this user's nor root's, or others may write it.
+    """
+    try:
+        found = path.stat()
+    except OSError:
+        return
+    if found.st_uid not in (0, os.geteuid()):
+        raise CacheError(
+            f"{path} belongs to another user (uid {found.st_uid}), and what is there would be run as code: remove it, "
+            f"or set {variable} to a folder of your own"
+        )
+    # A file's group is what the umask of whoever wrote it left, Triton say; its folder is what counts.
+    if found.st_mode & (0o022 if path.is_dir() and not _is_private(found.st_gid) else 0o002):
+        raise CacheError(
+            f"{path} can be written by others (mode {found.st_mode & 0o7777:04o}), and what is there would be run as "
+            f"code: chmod go-w {path}, or set {variable} to a folder of your own"
+        )
 
 
 @contextlib.contextmanager
@@ -49,6 +94,15 @@ def writing(path: Path | str, variable: str) -> Iterator[None]:
         raise CacheError(
             f"cannot write the cache at {path}: {reason}. Make room or set {variable} to another folder"
         ) from error
+
+
+def _is_private(group: int) -> bool:
+    """Is it this user's own group, as Debian and Fedora make one for each user?"""
+    try:
+        found, user = grp.getgrgid(group), pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return group == os.geteuid()
+    return found.gr_name == user and set(found.gr_mem) <= {user}
 
 
 def digest(*parts: bytes | str) -> str:

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from anyxpu.cache import make_folder
 from anyxpu.errors import AnyxpuError
 
 # The suite whose compiler and driver know all of ocloc.TARGETS.
@@ -59,13 +60,13 @@ def unpack(
             raise DebianError(
                 f"{', '.join(packages[:2])} come out of Debian's packages, and that needs {tool}. {otherwise}"
             )
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as temporary:
         folder = Path(temporary)
         made = folder / "made"
         _download(packages, folder, suite or SUITE, otherwise, say)
         say("unpacking")
-        (made / "root").mkdir(parents=True)
+        make_folder(made / "root")
         for package in sorted((folder / "archives").glob("*.deb")):
             run(["dpkg-deb", "-x", str(package), str(made / "root")])
         finish(made, target)
@@ -88,8 +89,8 @@ def run(command: Sequence[str], folder: Path | None = None) -> str:
 
 
 def _download(packages: Sequence[str], folder: Path, suite: str, otherwise: str, say: Say) -> None:
-    (folder / "lists/partial").mkdir(parents=True)
-    (folder / "archives/partial").mkdir(parents=True)
+    make_folder(folder / "lists/partial")
+    make_folder(folder / "archives/partial")
     (folder / "sources.list").write_text(f"deb {_archive(otherwise)} {suite} main\n")
     apt = ["apt-get", "-qq"]
     for option in (

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from anyxpu import build, ocloc, patches, simulate, supported
+from anyxpu import build, ocloc, patches, simulate, supported, variables
 from anyxpu.bench import machine as about
 from anyxpu.cache import cache_dir
 from anyxpu.simulate import driver as simulated
@@ -415,6 +415,8 @@ def show(findings: Findings) -> None:
     print("\nenvironment" + ("" if findings.variables else ": no variable that anyxpu reads is set"))
     for name, value in findings.variables.items():
         print(f"  {name}={value}")
+    for complaint in variables.complaints():
+        print(f"  ! {complaint}")
     print(f"\n{'xpu works here' if findings.usable else 'xpu does not work here; see what is MISSING above'}")
 
 

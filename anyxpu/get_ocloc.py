@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 from anyxpu import debian
-from anyxpu.cache import cache_dir
+from anyxpu.cache import cache_dir, make_folder
 from anyxpu.ocloc import VARIABLE, OclocError
 
 _PACKAGES = ("intel-ocloc", "libigc2", "libigdfcl2", "libigdgmm12", *debian.C_LIBRARY)
@@ -44,6 +44,6 @@ def _write_launcher(made: Path, final: Path) -> None:
     program = final / "root/usr/bin" / programs[-1].name
     loader, path = shlex.quote(str(library / debian.LOADER)), shlex.quote(str(library))
     launcher = made / "bin/ocloc"
-    launcher.parent.mkdir(exist_ok=True)
+    make_folder(launcher.parent)
     launcher.write_text(f'#!/bin/sh\nexec {loader} --library-path {path} {shlex.quote(str(program))} "$@"\n')
     launcher.chmod(0o755)

@@ -229,7 +229,7 @@ def mounted(*commands: str) -> tuple[str, ...]:
 
 def no_room(folder: Path) -> tuple[str, ...]:
     folder.mkdir(parents=True, exist_ok=True)
-    return mounted(f"mount -t tmpfs -o size=16k none '{folder}'")
+    return mounted(f"mount -t tmpfs -o mode=700,size=16k none '{folder}'")
 
 
 def read_only(folder: Path) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from anyxpu import ocloc
-from anyxpu.cache import cache_dir, digest, load, store, write_file
+from anyxpu.cache import VARIABLE, cache_dir, check_owner, digest, load, store, write_file
 from anyxpu.errors import CacheError, KernelError
 from anyxpu.shim import lib
 from anyxpu.triton import native
@@ -149,6 +149,7 @@ def _module(device: int, name: str, text: bytes, build: str) -> Any:
     maker = lib().driver_description() if properties.compiles_opencl_c else ocloc.version()
     key = digest(text, build, lib().driver_name(), maker, properties.name, properties.driver_version)
     path = cache_dir("kernels", "ops") / f"{key[:32]}.bin"
+    check_owner(path, VARIABLE)
     code = load(path)
     if code is not None:
         try:

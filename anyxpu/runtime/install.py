@@ -8,7 +8,7 @@ import sys
 import warnings
 from dataclasses import dataclass
 
-from anyxpu import patches, supported
+from anyxpu import patches, supported, variables
 
 DRIVER_VARIABLE = "ANYXPU_DRIVER"
 DEVICES_VARIABLE = "ANYXPU_DEVICES"
@@ -36,6 +36,8 @@ def install() -> None:
 
     if status.active:
         return
+    for complaint in variables.complaints():
+        warnings.warn(f"anyxpu: {complaint}", stacklevel=2)
     if os.environ.get(DISABLE_VARIABLE, "0") not in ("", "0"):
         status.reason = f"{DISABLE_VARIABLE} is set"
         return
@@ -45,6 +47,7 @@ def install() -> None:
     status.reason = supported.too_old(torch.__version__)
     if status.reason:
         warnings.warn(f"anyxpu cannot supply xpu to this torch: {status.reason}", stacklevel=2)
+        _say_why_not()
         return
     if newer := supported.newer(torch.__version__):
         warnings.warn(newer, stacklevel=2)
@@ -53,8 +56,19 @@ def install() -> None:
     except Exception as error:
         status.reason = str(error)
         warnings.warn(f"anyxpu cannot supply xpu to this torch: {error}\n(see: anyxpu doctor)", stacklevel=2)
+        _say_why_not()
         return
     status.active, status.reason = True, ""
+
+
+def _say_why_not() -> None:
+    """Have ``torch.xpu`` say why it is not there where it is used, rather than that torch was not compiled with it."""
+    import torch
+
+    def _lazy_init() -> None:
+        raise RuntimeError(f"anyxpu cannot supply xpu to this torch: {status.reason} (see: anyxpu doctor)")
+
+    torch.xpu._lazy_init = _lazy_init
 
 
 def _install() -> None:

@@ -3,8 +3,12 @@
 #include "shim/device_cache.h"
 
 #include <c10/core/AllocatorConfig.h>
+#include <c10/util/Exception.h>
 #include <c10/util/llvmMathExtras.h>
 
+#include <cstdlib>
+#include <string>
+#include <string_view>
 #include <tuple>
 
 #include "shim/runtime.h"
@@ -31,7 +35,33 @@ size_t round_request(size_t bytes) {
   return (bytes + kMinBlockSize - 1) / kMinBlockSize * kMinBlockSize;
 }
 
-DeviceCache::DeviceCache(c10::DeviceIndex device) : device_(device) {}
+namespace {
+
+// torch reads its settings at the first question about one, and throws words of its parser's.
+void check_settings() {
+  std::string reason;
+  try {
+    (void)AcceleratorAllocatorConfig::max_split_size();
+    return;
+  } catch (const c10::Error& error) {
+    reason = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    reason = error.what();
+  }
+  constexpr std::string_view kOurs = "please report a bug to PyTorch. ";
+  if (const auto at = reason.find(kOurs); at != std::string::npos) reason.erase(0, at + kOurs.size());
+  for (const char* name : {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"}) {
+    const char* value = std::getenv(name);
+    if (value != nullptr && *value != '\0')
+      TORCH_CHECK_VALUE(false, "anyxpu: ", name, "='", value, "' is no setting of the allocator (", reason,
+                        "). It is name:value,name:value, as in max_split_size_mb:64,garbage_collection_threshold:0.8");
+  }
+  TORCH_CHECK_VALUE(false, "anyxpu: the allocator's settings mean nothing: ", reason);
+}
+
+}  // namespace
+
+DeviceCache::DeviceCache(c10::DeviceIndex device) : device_(device) { check_settings(); }
 
 Block* DeviceCache::allocate(size_t bytes, ax_queue* queue) {
   Request request{bytes, round_request(bytes), queue, gather_stack(StackLevel::kLive)};

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from anyxpu import build, debian
-from anyxpu.cache import cache_dir
+from anyxpu.cache import cache_dir, check_owner
 from anyxpu.simulate import SimulationError
 
 # A folder made by :func:`install`, where it is not in anyxpu's cache.
@@ -59,6 +59,8 @@ def folder() -> Path:
     """
     asked = os.environ.get(VARIABLE)
     found = Path(asked).absolute() if asked else cache_dir("gpu-driver")
+    for library in (found, opencl(found), debian.libraries(found) / _LEVEL_ZERO):
+        check_owner(library, VARIABLE)
     _check(found)
     return found
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from anyxpu import debian
-from anyxpu.cache import cache_dir, digest, lock, write_file
+from anyxpu.cache import cache_dir, digest, lock, make_folder, write_file
 from anyxpu.simulate import SimulationError
 
 _ABOUT = """
@@ -67,7 +67,7 @@ def make(python: Path, driver: Path) -> Path:
         raise SimulationError(f"{python} is not of the GNU C library, which Intel's driver needs; use another Python")
     key = digest(json.dumps(about, sort_keys=True), str(driver), _LAYOUT)[:16]
     root = cache_dir("simulate") / key
-    root.mkdir(mode=0o700, exist_ok=True)
+    make_folder(root)
     with lock(root / "lock"):
         if not (root / "made").exists():
             _write(root, about, driver)
@@ -90,7 +90,7 @@ def _write(root: Path, about: dict, driver: Path) -> None:
     binaries = root / "bin"
     site = root / "lib" / f"python{about['version']}" / "site-packages"
     for folder in (binaries, site):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     base = Path(about["base"]).resolve()
     write_file(root / "pyvenv.cfg", f"home = {base.parent}\ninclude-system-site-packages = false\n".encode())
     # addsitedir and not a bare path: the .pth files there (editable installs) count too.

@@ -14,7 +14,7 @@ from typing import Any
 from triton import knobs
 from triton.runtime.cache import FileCacheManager
 
-from anyxpu.cache import writing
+from anyxpu.cache import check_owner, writing
 
 VARIABLE = "TRITON_CACHE_DIR"
 _CHECKSUMS = "anyxpu_sha256"
@@ -40,6 +40,8 @@ class KernelCache(FileCacheManager):
         group = super().get_group(filename)
         if group is None:
             return None
+        for path in group.values():
+            check_owner(Path(path), VARIABLE)
         checksums = _checksums(Path(self._make_path(_listing_name(filename))))
         if checksums is None:  # Triton's own manager wrote it
             return group

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from anyxpu import simulate
+from anyxpu.cache import check_owner
 from anyxpu.errors import KernelError
 from anyxpu.triton import kernel_cache, untimed
 from anyxpu.triton.driver import Utils, _lib
@@ -70,6 +71,7 @@ class StaticXpuLauncher:
         """(function, registers, spills) of the kernel ``name`` in the binary at ``path``."""
         file = Path(path)
         try:
+            check_owner(file, "TORCHINDUCTOR_CACHE_DIR")
             if kernel_cache.is_damaged(file):
                 raise KernelError(name, "", "its native code is not what was compiled")
             _, kernel, registers, spills, _ = Utils().load_binary(name, file.read_bytes(), shared, device)
