@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import re
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -360,3 +363,52 @@ def test_integers_are_rounded_once_and_without_doubles(wide, narrow):
         near = [torch.nextafter(got, torch.tensor(s * math.inf, dtype=narrow)).double().item() for s in (1, -1)]
         error = abs(int(got.double().item()) - value)
         assert all(math.isinf(n) or n != int(n) or abs(int(n) - value) >= error for n in near), value
+
+
+@triton.jit
+def narrow_descriptor_kernel(source, o, M: tl.constexpr, N: tl.constexpr):
+    x = source.load([8, 24])
+    tl.store(o + tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :], x.to(tl.float32))
+
+
+@pytest.mark.parametrize("padding", ["zero", "nan"])
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+def test_host_descriptors_of_8_bit_floats(dtype, padding):
+    x, o = torch.randn(20, 32).to(dtype), torch.zeros(16, 16, device="xpu")
+    narrow_descriptor_kernel[(1,)](
+        TensorDescriptor(x.to("xpu"), [20, 32], [32, 1], [16, 16], padding=padding), o, 16, 16
+    )
+    expected = torch.full((16, 16), float("nan") if padding == "nan" else 0.0)
+    expected[:12, :8] = x[8:, 24:].float()
+    torch.testing.assert_close(o.cpu(), expected, rtol=0, atol=0, equal_nan=True)
+
+
+FORKED = """
+import os, sys, torch, triton, triton.language as tl
+from triton.compiler import ASTSource
+
+@triton.jit
+def triple(x, B: tl.constexpr):
+    o = tl.arange(0, B)
+    tl.store(x + o, tl.load(x + o) * 3)
+
+x = torch.ones(16, device="xpu")
+triple[(1,)](x, 16)
+target = triton.runtime.driver.active.get_current_target()
+if os.fork() == 0:
+    try:
+        made = triton.compile(ASTSource(triple, {"x": "*fp32", "B": "constexpr"}, {"B": 64}, {}), target=target)
+        print("child", *sorted(made.asm), flush=True)
+        os._exit(0)
+    finally:
+        os._exit(1)
+print("status", os.wait()[1])
+"""
+
+
+def test_a_forked_child_compiles_though_its_parent_has_used_xpu(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(FORKED)
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path / "triton")}
+    done = subprocess.run([sys.executable, str(program)], env=environment, capture_output=True, text=True, timeout=300)
+    assert "status 0" in done.stdout and "zebin" in done.stdout, done.stdout + done.stderr

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import functools
 import os
+import pickle
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -39,12 +42,46 @@ def native_code(source: str, options: str, name: str, work_items: int) -> bytes:
         triton.runtime.errors.OutOfResources: the kernel needs so much memory for each work-item that the device
             does not take work-groups of that size. Inductor then leaves this configuration out.
     """
-    return _native("opencl_c", source.encode(), options, name, work_items)
+    return _built("opencl_c", source.encode(), options, name, work_items)
 
 
 def finish(module: bytes, options: str, name: str, work_items: int) -> bytes:
     """Have the current device's driver make its own code of SPIR-V; as :func:`native_code` otherwise."""
-    return _native("spirv", module, options, name, work_items)
+    return _built("spirv", module, options, name, work_items)
+
+
+def _built(*what: Any) -> bytes:
+    """:func:`_native`, by a fresh process where this one was forked after its parent had used xpu: it has no driver."""
+    if not _lib().in_bad_fork():
+        return _native(*what)
+    done = subprocess.run([sys.executable, "-c", _BUILD], input=pickle.dumps(what), capture_output=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"a process to compile in failed: {done.stderr.decode(errors='replace')[-2000:]}")
+    made = pickle.loads(done.stdout)
+    if isinstance(made, Exception):
+        raise made
+    return bytes(made)
+
+
+# What a driver prints is not to come between the bytes of the answer.
+_BUILD = """
+import os, pickle, sys
+answer = os.fdopen(os.dup(1), "wb")
+os.dup2(2, 1)
+import torch
+from anyxpu.triton.driver import _native
+try:
+    made = _native(*pickle.load(sys.stdin.buffer))
+except Exception as error:
+    made = error
+try:
+    said = pickle.dumps(made)
+    pickle.loads(said)
+except Exception:
+    said = pickle.dumps(RuntimeError(str(made)))
+answer.write(said)
+answer.close()
+"""
 
 
 def _native(format: str, code: bytes, options: str, name: str, work_items: int) -> bytes:

@@ -8,6 +8,7 @@ text does not say it is the one thing known here an op (:data:`_RESULT_TYPES`).
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Callable
@@ -423,6 +424,10 @@ def _float(text: str, name: str) -> float:
     bits = int(text, 16)
     if name == "bf16":
         bits, name = bits << 16, "f32"
+    if name == "f8E5M2":  # the upper half of an f16
+        bits, name = bits << 8, "f16"
+    if name == "f8E4M3FN" and bits & 0x7F == 0x7F:  # it has no infinities, and one NaN of each sign
+        return math.copysign(math.nan, -1.0 if bits & 0x80 else 1.0)
     if name not in _FLOAT_FORMATS:
         raise ParseError(f"the bits {text} of a {name} constant are not understood")
     to, back = _FLOAT_FORMATS[name]
