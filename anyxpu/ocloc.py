@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import os
@@ -9,7 +10,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -165,8 +166,24 @@ def inspect(binary: bytes, kernel: str) -> KernelInfo | None:
     """Read ``.ze_info``; None where the binary has no such section.
 
     Raises:
-        DegenerateBinary: the binary has no code for ``kernel``.
+        DegenerateBinary: the binary has no code for ``kernel``, or is damaged.
     """
+    with _undamaged():
+        return _inspect(binary, kernel)
+
+
+@contextlib.contextmanager
+def _undamaged() -> Iterator[None]:
+    """Of what is damaged, the readers of ELF and YAML raise whatever their code happens to meet."""
+    try:
+        yield
+    except DegenerateBinary:
+        raise
+    except Exception as error:
+        raise DegenerateBinary(f"the binary is damaged: {type(error).__name__}: {error}") from error
+
+
+def _inspect(binary: bytes, kernel: str) -> KernelInfo | None:
     import yaml  # type: ignore[import-untyped]
     from elftools.elf.elffile import ELFFile
 
@@ -216,11 +233,16 @@ def prefetches(assembly: str) -> int:
 
 
 def build_flags(binary: bytes) -> str:
-    """The options that a binary was built with."""
+    """The options that a binary was built with.
+
+    Raises:
+        DegenerateBinary: it is damaged.
+    """
     from elftools.elf.elffile import ELFFile
 
-    section = ELFFile(io.BytesIO(binary)).get_section_by_name(".misc.buildOptions")
-    return section.data().rstrip(b"\0").decode() if section else ""
+    with _undamaged():
+        section = ELFFile(io.BytesIO(binary)).get_section_by_name(".misc.buildOptions")
+        return section.data().rstrip(b"\0").decode() if section else ""
 
 
 def _spill_bytes(entry: dict[str, object], environment: dict[str, object]) -> int:

@@ -6,6 +6,7 @@ import os
 import struct
 from pathlib import Path
 
+import numpy as np
 import pytest
 import triton
 import triton.language as tl
@@ -292,3 +293,26 @@ def test_get_ocloc_installs_a_compiler_that_runs(tmp_path):
     program = get_ocloc.install(tmp_path / "made")
     assert program == tmp_path / "made/bin/ocloc"
     assert [p.name for p in tmp_path.iterdir()] == ["made"]
+
+
+def test_a_damaged_binary_is_one_error_whatever_is_wrong_with_it(ocloc_program, fresh):
+    whole = compile_for({"device": "bmg"}, "softmax_kernel").asm["zebin"]
+    kernel = "kernel_softmax_kernel"
+    assert ocloc.inspect(whole, kernel) is not None
+    random = np.random.default_rng()
+    damaged = [b"", b"\x7fELF", whole[:100], b"not an ELF file at all" * 100]
+    damaged += [whole[: random.integers(len(whole))] for _ in range(100)]
+    for _ in range(300):
+        bytes_of = bytearray(whole)
+        for at in random.integers(len(whole), size=random.integers(1, 50)):
+            bytes_of[at] = random.integers(256)
+        damaged.append(bytes(bytes_of))
+    damaged += [whole.replace(b"grf_count", name) for name in (b"grf_cxunt", b"- : - [ { ")]
+    refused = 0
+    for binary in damaged:
+        try:
+            ocloc.inspect(binary, kernel)
+            ocloc.build_flags(binary)
+        except ocloc.DegenerateBinary:
+            refused += 1
+    assert refused >= 50
