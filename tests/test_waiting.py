@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.not_simulated("its kernels would have to run")
+
 PROGRAM = """
 import ctypes, os, signal, sys, threading, time
 import torch, triton, triton.language as tl

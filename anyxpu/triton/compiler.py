@@ -257,6 +257,8 @@ class IntelBackend(BaseBackend):
         metadata["shared"] = rendered.shared_bytes
         metadata["work"] = rendered.work
         metadata["assertions"] = rendered.assertions
+        # Of a TTGIR file they are the file's, whatever the options for this device would be.
+        metadata["num_warps"], metadata["warp_size"] = rendered.warps, rendered.lanes
         limit = self.target.arch.get("local_mem_size", 0) if isinstance(self.target.arch, dict) else 0
         if limit and rendered.shared_bytes > limit:
             from triton.runtime.errors import OutOfResources
@@ -273,7 +275,7 @@ class IntelBackend(BaseBackend):
         dialect = lower.dialect_of(device_kind(self.target))
         count_compilation(metadata["name"])
         try:
-            return native_code(source, dialect.options, metadata["name"], options.num_warps * metadata["warp_size"])
+            return native_code(source, dialect.options, metadata["name"], _work_items(metadata))
         except RuntimeError as error:
             path = _keep(metadata, "cl", source)
             raise KernelError(metadata["name"], path, f"the device's compiler refused it: {error}") from error
@@ -283,14 +285,14 @@ class IntelBackend(BaseBackend):
         from anyxpu.triton import count_compilation
         from anyxpu.triton.driver import native_code
 
-        name, work_items = metadata["name"], options.num_warps * metadata["warp_size"]
+        name, work_items = metadata["name"], _work_items(metadata)
 
         def compile(flags: str) -> bytes:
             return native_code(source, f"{lower.INTEL_GPU.options} {flags}".rstrip(), name, work_items)
 
         count_compilation(name)
         try:
-            made = native.choose(compile, lower.c_name(name), options.grf_mode, options.num_warps)
+            made = native.choose(compile, lower.c_name(name), options.grf_mode, metadata["num_warps"])
         except RuntimeError as error:
             said = f"the GPU's driver refused it: {error}"
             if self._lacks_doubles() and "cl_khr_fp64" in said:
@@ -327,13 +329,13 @@ class IntelBackend(BaseBackend):
         else:
             from anyxpu.triton.driver import finish
 
-            work_items = options.num_warps * metadata["warp_size"]
+            work_items = _work_items(metadata)
 
             def compile(flags: str) -> bytes:
                 return finish(module, flags, name, work_items)
 
         try:
-            made = native.choose(compile, lower.c_name(name), options.grf_mode, options.num_warps)
+            made = native.choose(compile, lower.c_name(name), options.grf_mode, metadata["num_warps"])
         except RuntimeError as error:
             raise KernelError(name, "", str(error)) from error
         metadata.update(n_spills=made.spills, n_regs=made.registers, build_flags=made.flags)
@@ -365,6 +367,10 @@ def _check_target(name: str, kind: str) -> None:
     if kind not in ocloc.TARGETS:
         known = ", ".join(ocloc.TARGETS)
         raise KernelError(name, "", f"there is no native code for the device {kind!r}; known are {known}")
+
+
+def _work_items(metadata: dict[str, Any]) -> int:
+    return int(metadata["num_warps"] * metadata["warp_size"])
 
 
 def _all_inline(mod: Any) -> Any:

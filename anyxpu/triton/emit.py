@@ -269,6 +269,7 @@ class Emitter:
         self.shared_bytes = 0
         self.scalars: dict[Value, str] = {}
         self.tensors: dict[Value, Elements] = {}
+        self.buffers: list[tuple[str, int]] = []  # declarations of local memory for the whole kernel, and their bytes
         self.layouts: dict[Value, Layout] = {}  # of values that the printer made itself
         self.renamed: dict[Value, Value] = {}  # operands of products that stay where they are
         self.labels: dict[str, tuple[Block, str]] = {}  # of the blocks around: each with its label in C

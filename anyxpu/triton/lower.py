@@ -12,6 +12,7 @@ from anyxpu.errors import UnsupportedOperation
 from anyxpu.triton import (
     assertions,
     block_io,
+    buffers,
     calls,
     collective,
     control,
@@ -33,6 +34,7 @@ from anyxpu.triton.parse import parse
 
 _HANDLERS: dict[str, Handler] = {
     **assertions.HANDLERS,
+    **buffers.HANDLERS,
     **collective.HANDLERS,
     **control.HANDLERS,
     **dot.HANDLERS,
@@ -108,6 +110,7 @@ class Rendered:
         shared_bytes: of local memory that it declares.
         work: what one of its work-groups does (see :func:`anyxpu.triton.work.terms`).
         assertions: their messages; a kernel that has some takes their record and its number as its last arguments.
+        warps, lanes: sub-groups of a work-group, and work-items of a sub-group.
     """
 
     text: str
@@ -115,6 +118,8 @@ class Rendered:
     shared_bytes: int
     work: tuple[work.Term, ...]
     assertions: tuple[str, ...]
+    warps: int
+    lanes: int
 
 
 def c_name(name: str) -> str:
@@ -166,6 +171,7 @@ def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True, stages: int = 1
         f"__kernel void {c_name(function.name)}({', '.join(parameters)}) {{",
         *_work_item(emitter),
         *arrays,
+        *(declaration for declaration, _ in emitter.buffers),
         *emitter.lines,
         "}",
         "",
@@ -174,9 +180,11 @@ def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True, stages: int = 1
     return Rendered(
         prelude(dialect.name, kernel) + kernel,
         function.name,
-        emitter.shared_bytes + array_bytes,
+        emitter.shared_bytes + array_bytes + sum(size for _, size in emitter.buffers),
         amount,
         tuple(emitter.assertions),
+        warps,
+        lanes,
     )
 
 
