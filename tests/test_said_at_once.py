@@ -24,11 +24,12 @@ def test_a_profile_of_xpu_says_that_it_has_no_kernels() -> None:
             torch.ones(8)
 
 
-def test_wrappers_in_cpp_are_refused_for_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch._inductor.config, "cpp_wrapper", True)
+def test_wrappers_in_cpp_are_refused_for_what_is_missing() -> None:
     torch._dynamo.reset()
-    with pytest.raises(Exception, match="cpp_wrapper do not serve xpu yet"):
+    with (
+        torch._inductor.config.patch(cpp_wrapper=True),
+        pytest.raises(Exception, match="cpp_wrapper do not serve xpu yet"),
+    ):
         torch.compile(lambda x: x + 1)(torch.ones(4, device="xpu"))
     torch._dynamo.reset()
-    monkeypatch.setattr(torch._inductor.config, "cpp_wrapper", False)
     assert torch.compile(lambda x: x + 1)(torch.ones(4, device="xpu")).shape == (4,)
