@@ -137,3 +137,27 @@ def test_a_forked_child_may_drop_the_parents_tensors(run_python) -> None:
         """,
         **NULL,
     )
+
+
+def test_what_a_host_operator_takes_beside_its_results_is_the_devices_memory(run_python) -> None:
+    run_python(
+        """
+        import torch
+        torch.zeros(1, device="xpu").sum()  # the CPU's allocator is watched from the first such operator on
+        small = torch.ones(1 << 20, dtype=torch.int8, device="xpu")
+        large = torch.ones(20 << 20, dtype=torch.int8, device="xpu")
+        cached = torch.empty(150 << 20, dtype=torch.int8, device="xpu")
+        del cached
+        assert torch.xpu.memory_reserved() >= 170 << 20
+        try:
+            large.sum()  # int64 on the host: eight times as much
+        except torch.OutOfMemoryError as error:
+            assert "sum" in str(error) and "runs on the host" in str(error) and "160.00 MiB there" in str(error), error
+        else:
+            raise AssertionError("no error")
+        assert torch.xpu.memory_reserved() < 100 << 20  # what was cached has been given back first
+        small.sum()
+        torch.ones(40 << 20, dtype=torch.int8).sum()  # of the host's own tensors nothing is asked
+        """,
+        **NULL,
+    )

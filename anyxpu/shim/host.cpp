@@ -19,6 +19,7 @@
 #include "shim/arguments.h"
 #include "shim/bindings.h"
 #include "shim/host_memory.h"
+#include "shim/host_temporaries.h"
 #include "shim/notice.h"
 #include "shim/ops.h"
 
@@ -383,6 +384,7 @@ void host_fallback(const c10::OperatorHandle& op, Stack* stack) {
     });
   }
   memory.open();
+  const HostTemporaries temporaries(name, device.index());
   Stack arguments = given;
   const bool has_generator = to_host_arguments(op, name, memory, device, arguments);
   make_dense(schema, name, arguments);

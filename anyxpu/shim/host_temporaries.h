@@ -1,0 +1,27 @@
+// Memory that an operator takes on the host, beside its results, where that is the device's memory as well.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <string>
+
+namespace anyxpu {
+
+// In its scope, large memory that this thread asks of the CPU's allocator counts as the device's: cached blocks are
+// given back where there is too little, and c10::OutOfMemoryError names the operator where there still is. The system
+// would end the process instead, as it hands out more memory than there is.
+class HostTemporaries {
+ public:
+  HostTemporaries(const std::string& name, c10::DeviceIndex device);
+  ~HostTemporaries();
+  HostTemporaries(const HostTemporaries&) = delete;
+  HostTemporaries& operator=(const HostTemporaries&) = delete;
+
+ private:
+  const std::string& name_;
+  c10::DeviceIndex device_;
+  HostTemporaries* outer_;
+  friend class WatchedAllocator;
+};
+
+}  // namespace anyxpu
