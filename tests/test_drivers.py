@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
+import re
 import subprocess
 import sys
 import time
@@ -72,7 +73,8 @@ def test_two_halves_of_a_cpu_share_its_memory(sycl: Driver) -> None:
 
 def test_properties_are_filled(sycl: Driver) -> None:
     p = sycl.properties(0)
-    assert p.target and p.name and p.driver_version and p.version
+    assert p.target and p.name and p.driver_version
+    assert re.fullmatch(rb"\d+(\.\d+)+", p.version.encode() if isinstance(p.version, str) else p.version)
     assert (
         p.total_memory
         and p.local_mem_size

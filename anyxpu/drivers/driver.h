@@ -64,7 +64,7 @@ typedef struct ax_device_properties {
                               Level-Zero", ... */
   char vendor[128];
   char driver_version[128];
-  char version[128]; /* the runtime's version of the device's interface: "OpenCL 3.0 ..." */
+  char version[128]; /* of the device's interface, digits and points: "3.1" (OpenCL), "20.1.0" (Level Zero) */
   char target[32];   /* what the compiler should generate for: "cpu", "bmg", "pvc", ...; "" if unknown */
   uint8_t uuid[16];
   ax_device_type type;

@@ -185,6 +185,13 @@ const Target* target_of(const sycl::device& device) {
   return found == kTargets.end() ? nullptr : &*found;
 }
 
+// "OpenCL 3.1 (Build 0)" is version 3.1: what reads a version splits it at its points.
+std::string digits(const std::string& version) {
+  const size_t first = version.find_first_of("0123456789");
+  return first == std::string::npos ? version
+                                    : version.substr(first, version.find_first_not_of("0123456789.", first) - first);
+}
+
 void fill_identity(const Device& d, ax_device_properties& p) {
   const sycl::device& device = d.device;
   const sycl::platform platform = device.get_platform();
@@ -192,7 +199,7 @@ void fill_identity(const Device& d, ax_device_properties& p) {
   put(p.platform_name, platform.get_info<sycl::info::platform::name>());
   put(p.vendor, device.get_info<sycl::info::device::vendor>());
   put(p.driver_version, device.get_info<sycl::info::device::driver_version>());
-  put(p.version, device.get_info<sycl::info::device::version>());
+  put(p.version, digits(device.get_info<sycl::info::device::version>()));
   p.type = device.is_cpu() ? AX_DEVICE_CPU : device.is_gpu() ? AX_DEVICE_GPU : AX_DEVICE_OTHER;
   p.vendor_id = device.get_info<sycl::info::device::vendor_id>();
   p.device_id = ask<intel::device_id>(device, sycl::aspect::ext_intel_device_id, 0);
