@@ -28,7 +28,7 @@ PREAMBLE = """\
 import triton
 import triton.language as tl
 
-from tests.fuzz_functions import add, bit_and, compose, keep_last, larger_first, multiply
+from tests.fuzz_functions import add, bit_and, by_cases, compose, exchanged, keep_last, larger_first, multiply
 from tests.fuzz_programs import unpacked
 
 
