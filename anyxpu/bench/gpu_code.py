@@ -87,7 +87,7 @@ def run(request: Request) -> Report:
 def _driver_goals(rows: list[dict[str, Any]]) -> list[Goal]:
     """Goals about the driver; not measured where there is none."""
     loaded = [row for row in rows if "driver" in row]
-    ratios = [row["driver_compile_s"] / row["ocloc_compile_s"] for row in loaded]
+    ratios = [row["driver_compile_s"] / row["ocloc_compile_s"] for row in loaded if "driver_compile_s" in row]
     agreeing = sum(not row["differences"] for row in loaded) / len(loaded) if loaded else None
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
     return [
@@ -147,7 +147,8 @@ def _compile(source: Source, target: str, process: DriverProcess | None, rounds:
         said = process.properties(binary, name)
         row["driver"] = said
         row["differences"] = differences(row, said)
-        row.update(_compile_seconds(made.asm["cl"], target, made.metadata.build_flags, process, rounds))
+        if process.compiles:
+            row.update(_compile_seconds(made.asm["cl"], target, made.metadata.build_flags, process, rounds))
     return row
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import subprocess
 import sys
 import time
 from types import TracebackType
 from typing import Any
 
+from anyxpu import ocloc
 from anyxpu.errors import AnyxpuError
 from anyxpu.simulate import Simulation
 from anyxpu.simulate.run import prepare
@@ -27,11 +29,17 @@ class DriverProcess:
     """
 
     def __init__(self, target: str) -> None:
-        words, environment = prepare(Simulation(target), ["python", "-m", __name__])
+        self._words, environment = prepare(Simulation(target), ["python", "-m", __name__])
         # Times are of compiling, not of finding what was compiled before.
-        self._process = subprocess.Popen(
-            words,
-            env={**environment, "NEO_CACHE_PERSISTENT": "0"},
+        self._environment = {**environment, "NEO_CACHE_PERSISTENT": "0"}
+        self.compiles = environment.get(ocloc.COMPILER_VARIABLE) != "ocloc"
+        """Does this driver compile OpenCL C on such a device? The simulated cri ends a process that asks for it."""
+        self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self._words,
+            env=self._environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -68,7 +76,9 @@ class DriverProcess:
         except BrokenPipeError:
             line = ""
         if not line:
-            raise AnyxpuError(f"the process on the simulated device ended with status {self._process.wait(60)}")
+            status = self._process.wait(60)
+            self._process = self._start()  # the next question is another kernel's
+            raise AnyxpuError(f"the process on the simulated device ended with status {status}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise AnyxpuError(answer["error"])
@@ -90,14 +100,17 @@ def main() -> None:
     """Answer until there are no more questions."""
     import torch
 
+    # What the driver prints is not to come between the answers.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     torch.xpu.init()
     for line in sys.stdin:
         try:
             answer = _answer(json.loads(line))
         except RuntimeError as error:
             answer = {"error": str(error)}
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
 
 
 if __name__ == "__main__":
