@@ -203,6 +203,14 @@ TABLE: tuple[Patch, ...] = (
         "compiled scans over 2**30 elements and more fail to compile",
     ),
     Patch(
+        "wide-constants",
+        f"{_INDUCTOR}.codegen.triton",
+        ("TritonKernel.indexing", "IndexingOptions"),
+        "anyxpu.inductor.indexing:wide_constants",
+        "an index that is a constant is written as i32, also where it does not fit",
+        "compiled negative indices into 2**31 elements and more are out of bounds",
+    ),
+    Patch(
         "no-padding",
         f"{_INDUCTOR}.fx_passes.pad_mm",
         ("check_device",),

@@ -47,3 +47,24 @@ def small_block_numbers(module: ModuleType) -> None:
             self.__dict__.pop("iteration_ranges_get_pid", None)
 
     kernel.scan = scan
+
+
+def wide_constants(module: ModuleType) -> None:
+    """Change ``torch._inductor.codegen.triton``: an index that is a constant of 2**31 and more is one of i64.
+
+    Inductor writes all of them as i32: a negative index into so many elements has a wrapped size added to it.
+    """
+    kernel: Any = module.TritonKernel  # type: ignore[attr-defined]
+    original = kernel.indexing
+
+    def indexing(self: Any, index: Any, *args: Any, **kwargs: Any) -> Any:
+        options = original(self, index, *args, **kwargs)
+        text = getattr(options, "index_str", "")
+        constant: Any = getattr(options, "index", None)
+        if not getattr(constant, "is_Integer", False) or -(1 << 31) <= int(constant) < 1 << 31:
+            return options
+        if text.startswith("tl.full("):
+            options.index_str = text.replace(", tl.int32)", ", tl.int64)")
+        return options
+
+    kernel.indexing = indexing
