@@ -50,7 +50,7 @@ waits = {
     "event": event.synchronize,
     "item": lambda: on_side(out.item),
     "cpu": lambda: on_side(out.cpu),
-    "host operator": lambda: on_side(lambda: torch.linalg.inv(out.double().expand(2, 2))),
+    "host operator": lambda: on_side(lambda: torch.cumsum(out, 0)),
     "another stream": after_the_event,
 }
 how = sys.argv[1]
