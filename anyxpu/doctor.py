@@ -25,6 +25,7 @@ from typing import Any, Literal
 from anyxpu import build, ocloc, patches, simulate, supported, variables
 from anyxpu.bench import machine as about
 from anyxpu.cache import cache_dir
+from anyxpu.errors import CacheError
 from anyxpu.simulate import driver as simulated
 
 State = Literal["ok", "missing", "optional", "note"]
@@ -94,7 +95,11 @@ def examine() -> Findings:
     """Look at everything, from the ground up."""
     findings = Findings(variables=_variables())
     for look in (_python, _compiler, _packages, _entry_points, _cache, _offline_compiler, _simulation):
-        findings.checks += look()
+        try:
+            findings.checks += look()
+        except CacheError:
+            detail = "not looked for: it would be in the cache, which is not used (above)"
+            findings.checks.append(Check(look.__name__.strip("_").replace("_", " "), "missing", detail))
     for name in build.DRIVERS:
         check, devices = _driver(name)
         findings.checks.append(check)
@@ -176,6 +181,9 @@ def _cache() -> Iterator[Check]:
         root = cache_dir()
         with tempfile.NamedTemporaryFile(dir=root):
             pass
+    except CacheError as error:  # what to do is in its words
+        yield Check("cache", "missing", str(error), "export ANYXPU_CACHE_DIR=/a/folder/of/yours")
+        return
     except OSError as error:
         yield Check("cache", "missing", f"cannot be written: {error}", "export ANYXPU_CACHE_DIR=/a/folder/of/yours")
         return
@@ -268,6 +276,8 @@ def _driver(name: str) -> tuple[Check, list[dict[str, Any]]]:
     """Whether a driver is built and loads, and the devices it shows, without torch."""
     try:
         built = "built" if build.driver(name).is_built() else "built just now"
+    except CacheError as error:
+        return Check(f"driver {name}", "missing", str(error)), []
     except build.BuildError as error:
         return Check(f"driver {name}", "missing", str(error), _mend(str(error))), []
     devices = os.environ.get("ANYXPU_DEVICES", "0")
@@ -319,6 +329,7 @@ _AUTOLOAD_MENDS: tuple[tuple[Callable[[str], bool], str], ...] = (
     (lambda reason: "not been asked" in reason, f"pip install --no-deps {build.PACKAGE.parent}"),
     (lambda reason: "ANYXPU_DRIVER" in reason, "unset ANYXPU_DRIVER"),
     (lambda reason: "ANYXPU_DEVICES" in reason, "unset ANYXPU_DEVICES"),
+    (lambda reason: "set ANYXPU_CACHE_DIR" in reason, "export ANYXPU_CACHE_DIR=/a/folder/of/yours"),
     (lambda reason: "g++" in reason, "apt-get install g++"),
     (lambda reason: True, "anyxpu cache --clear && anyxpu build"),
 )

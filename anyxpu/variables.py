@@ -1,6 +1,6 @@
 """The environment variables that anyxpu reads, and what is wrong with those that are set.
 
-The standard library alone: ``anyxpu doctor`` reads it too.
+No package but the standard library is needed: ``anyxpu doctor`` reads it too.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import difflib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+
+from anyxpu import build, ocloc
 
 Check = Callable[[str], str]  # what was expected, or "" where the value will do
 
@@ -47,7 +49,7 @@ TABLE: Mapping[str, Check] = {
     "ANYXPU_CACHE_DIR": _anything,
     "ANYXPU_DEVICES": _number(0, 64),
     "ANYXPU_DISABLE": _switch,
-    "ANYXPU_DRIVER": _one_of("sycl", "null"),
+    "ANYXPU_DRIVER": _one_of(*build.DRIVERS),
     "ANYXPU_FULL": _switch,
     "ANYXPU_FUZZ_KERNELS": _number(0, 1_000_000),
     "ANYXPU_GPU_COMPILER": _one_of("driver", "ocloc"),
@@ -57,7 +59,7 @@ TABLE: Mapping[str, Check] = {
     "ANYXPU_NULL_MEMORY": _anything,
     "ANYXPU_OCLOC": _there,
     "ANYXPU_OCLOC_TIMEOUT": _seconds,
-    "ANYXPU_SIMULATE": _one_of("dg2", "pvc", "bmg", "lnl", "ptl", "cri"),
+    "ANYXPU_SIMULATE": _one_of(*ocloc.TARGETS),
     "ANYXPU_SIMULATE_FAULTS": _anything,
     "ANYXPU_SIMULATE_LOG": _anything,
 }

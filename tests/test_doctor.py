@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -110,3 +111,15 @@ def test_packages_are_those_of_pyproject():
 
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     assert sorted(declared) == sorted(name + versions for name, versions in doctor.PACKAGES.items())
+
+
+def test_a_cache_that_is_not_used_is_a_finding(tmp_path):
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    folder.chmod(0o777)
+    environment = {**os.environ, "ANYXPU_CACHE_DIR": str(folder)}
+    command = [sys.executable, "-m", "anyxpu.doctor"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert f"{folder} can be written by others" in done.stdout and "chmod go-w" in done.stdout
+    assert "xpu does not work here" in done.stdout

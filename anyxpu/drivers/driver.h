@@ -117,8 +117,8 @@ typedef struct ax_kernel_info {
   uint32_t local_mem_size;
   uint32_t private_mem_size;
   uint32_t spill_size; /* 0 unknown or none */
-  /* Work-groups, of the size that the kernel requires, that surely run at once, so that one may wait for another;
-   * 0 unknown. */
+  /* Work-groups, of the size that the kernel requires, that run at once on an idle device while the host waits for it,
+   * so that one may wait for another; 0 unknown. */
   uint32_t concurrent_groups;
 } ax_kernel_info;
 

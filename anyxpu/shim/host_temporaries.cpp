@@ -4,6 +4,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include "shim/allocator.h"
+#include "shim/gil.h"
 #include "shim/host_memory.h"
 
 namespace anyxpu {
@@ -51,6 +52,7 @@ class WatchedAllocator final : public c10::Allocator {
   static void make_room(const HostTemporaries& work, size_t bytes) {
     const c10::DeviceIndex device = work.device_;
     if (!host_reaches(device) || fits(device, bytes)) return;
+    const GilReleased no_gil;  // it waits for streams, which may run host functions that take it
     xpu_allocator()->emptyCache({0, 0});
     if (fits(device, bytes)) return;
     uint64_t free = 0;

@@ -72,12 +72,12 @@ import torch
 from anyxpu.triton.driver import _native
 try:
     made = _native(*pickle.load(sys.stdin.buffer))
-except Exception as error:
+except Exception as error:  # whatever it is, the process that asked raises it
     made = error
 try:
     said = pickle.dumps(made)
     pickle.loads(said)
-except Exception:
+except Exception:  # an error that does not travel: its words do
     said = pickle.dumps(RuntimeError(str(made)))
 answer.write(said)
 answer.close()
