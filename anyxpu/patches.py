@@ -304,6 +304,14 @@ TABLE: tuple[Patch, ...] = (
         "loops up to a constant of 2**31 and more do not run: reductions over so many elements are wrong",
     ),
     Patch(
+        "sorts-by-loops",
+        "triton.compiler.code_generator",
+        ("CodeGenerator.call_JitFunction",),
+        "anyxpu.triton.sorting:by_loops",
+        "sorts inside of a kernel are traced stage by stage into it",
+        "kernels that sort take seconds to compile, on a GPU minutes",
+    ),
+    Patch(
         "fake-tensors-beside-cuda",
         "torch._subclasses.fake_tensor",
         ("FakeTensorMode.avoid_device_init.fget",),

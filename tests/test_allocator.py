@@ -161,3 +161,24 @@ def test_what_a_host_operator_takes_beside_its_results_is_the_devices_memory(run
         """,
         **NULL,
     )
+
+
+def test_statistics_show_what_a_host_operator_took_beside_its_results(run_python) -> None:
+    run_python(
+        """
+        import torch
+        values = torch.ones(1 << 20, device="xpu")
+        for stat in (torch.xpu.max_memory_allocated, torch.xpu.max_memory_reserved):
+            now = {torch.xpu.max_memory_allocated: torch.xpu.memory_allocated}.get(stat, torch.xpu.memory_reserved)
+            torch.kthvalue(values, 5)  # what it leaves cached
+            before = now()
+            torch.xpu.reset_peak_memory_stats()
+            assert stat() == before
+            torch.kthvalue(values, 5)  # ATen's kernel sorts a copy of 4 bytes an element and its indices of 8
+            assert 12 << 20 <= stat() - before < 16 << 20, (stat, stat() - before)
+            assert now() == before
+        torch.kthvalue(torch.ones(1 << 20), 5)
+        assert torch.xpu.max_memory_allocated() - torch.xpu.memory_allocated() < 16 << 20
+        """,
+        **NULL,
+    )

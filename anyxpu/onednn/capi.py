@@ -110,7 +110,6 @@ _out = POINTER(c_void_p)
 _BLOCKING: dict[str, tuple[Any, ...]] = {
     "dnnl_sycl_interop_engine_create": (_out, c_void_p, c_void_p),
     "dnnl_sycl_interop_stream_create": (_out, _handle, c_void_p),
-    "dnnl_sycl_interop_primitive_execute": (_handle, _handle, c_int, c_void_p, c_void_p, c_void_p),
     "dnnl_primitive_create": (_out, _handle),
     "dnnl_matmul_primitive_desc_create": (_out, *[_handle] * 6),
     "dnnl_reorder_primitive_desc_create": (_out, *[_handle] * 5),
@@ -138,6 +137,12 @@ _BLOCKING: dict[str, tuple[Any, ...]] = {
         )
         for kind in ("convolution", "deconvolution")
     },
+}
+
+# Calls that submit to a queue: they take the driver's queue before their own arguments, and pass its gate, so that a
+# small kernel of another thread does not run at the same time in the place of one that would wait for its turn.
+_SUBMITTING: dict[str, tuple[Any, ...]] = {
+    "dnnl_sycl_interop_primitive_execute": (_handle, _handle, c_int, c_void_p, c_void_p, c_void_p),
 }
 
 # Calls that take well under a microsecond: giving up the GIL would cost more than they do.
@@ -269,6 +274,9 @@ class Library:
         self.exception.argtypes, self.exception.restype = (), c_char_p
         for name, argtypes in _BLOCKING.items():
             self._bind_guarded(ctypes.CFUNCTYPE, guard, quick, name, argtypes)
+        for name, argtypes in _SUBMITTING.items():
+            submit = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, *argtypes)(("anyxpu_sycl_submit_6", guard))
+            setattr(self, name.removeprefix("dnnl_"), _after_queue(submit, ctypes.cast(getattr(quick, name), c_void_p)))
         for name, argtypes in _QUICK_GUARDED.items():
             self._bind_guarded(ctypes.PYFUNCTYPE, guard, quick, name, argtypes)
         for name, argtypes in _QUICK.items():
@@ -308,6 +316,13 @@ class Library:
             return int(function(target, *args, *padding))
 
         setattr(self, name.removeprefix("dnnl_"), call if unused else functools.partial(function, target))
+
+
+def _after_queue(submit: Callable[..., int], function: c_void_p) -> Callable[..., int]:
+    def call(queue: int, *args: Any) -> int:
+        return submit(queue, function, *args)
+
+    return call
 
 
 @cache

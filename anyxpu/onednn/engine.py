@@ -12,6 +12,7 @@ from collections.abc import Callable
 from ctypes import POINTER, c_int, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from anyxpu import build
 from anyxpu.errors import AnyxpuError
@@ -30,6 +31,18 @@ class Engine:
 
     device: int
     handle: int
+
+
+class Stream(NamedTuple):
+    """A queue as oneDNN knows it.
+
+    Attributes:
+        handle: the dnnl_stream_t.
+        queue: the driver's ax_queue.
+    """
+
+    handle: int
+    queue: int
 
 
 class _Interop:
@@ -78,19 +91,19 @@ def engine(device: int) -> Engine:
     return _engines[device]
 
 
-def stream(device: int) -> int:
-    """The dnnl_stream_t over the device's current stream of the calling thread."""
+def stream(device: int) -> Stream:
+    """The device's current stream of the calling thread."""
     queue = lib().current_raw_stream(device)
     key = (device, _interop().identity(queue))
     found = _streams.get(key)
     if found is not None:
-        return found
+        return Stream(found, queue)
     with _lock:
         if key not in _streams:
             what = f"the current stream of xpu:{device}"
             # oneDNN copies the queue, which keeps it (and so its identity) alive as long as this entry.
             _streams[key] = capi.create("sycl_interop_stream_create", engine_handle(device), queue, what=what)
-    return _streams[key]
+    return Stream(_streams[key], queue)
 
 
 def engine_handle(device: int) -> int:

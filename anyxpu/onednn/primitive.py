@@ -19,7 +19,7 @@ import torch
 
 from anyxpu.onednn import capi
 from anyxpu.onednn.capi import Algorithm, Arg, Query
-from anyxpu.onednn.engine import Engine
+from anyxpu.onednn.engine import Engine, Stream
 from anyxpu.shim import lib
 
 T = TypeVar("T")
@@ -192,11 +192,11 @@ class Executable:
         """The layout one operand must have."""
         return self._layouts[arg]
 
-    def run(self, stream: int, *addresses: int) -> None:
+    def run(self, stream: Stream, *addresses: int) -> None:
         """Enqueue it.
 
         Args:
-            stream: a dnnl_stream_t (:func:`anyxpu.onednn.engine.stream`).
+            stream: :func:`anyxpu.onednn.engine.stream`'s.
             addresses: of the operands, then of the scratchpad where ``scratch_bytes`` is not 0.
 
         Raises:
@@ -214,7 +214,8 @@ class Executable:
                     raise capi.error("sycl_interop_memory_create", status, self.what)
                 slot += 16
                 made += 1
-            status = library.sycl_interop_primitive_execute(self._handle, stream, made, arguments, None, None)
+            handle, queue = stream
+            status = library.sycl_interop_primitive_execute(queue, self._handle, handle, made, arguments, None, None)
             if status:
                 raise capi.error("sycl_interop_primitive_execute", status, self.what)
         finally:
@@ -237,7 +238,7 @@ def reorder(engine: Engine, source: MemoryDesc, target: MemoryDesc, what: str) -
     return Executable(engine, description, (Arg.SRC, Arg.DST))
 
 
-def run(executable: Executable, stream: int, device: torch.device, *addresses: int) -> None:
+def run(executable: Executable, stream: Stream, device: torch.device, *addresses: int) -> None:
     """Enqueue ``executable`` with a scratchpad from the caching allocator, where it wants one.
 
     The scratchpad belongs to the device's current stream, which must be the one ``stream`` stands for; it may be

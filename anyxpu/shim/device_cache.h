@@ -114,6 +114,8 @@ class DeviceCache {
   std::vector<SegmentRecord> segments(std::optional<c10::MempoolId_t> pool);
   std::optional<c10::DeviceIndex> contains(const void* address) const;
   std::pair<size_t, size_t> allocated_and_reserved();
+  // `bytes` that were taken elsewhere of the device's memory and have been given back.
+  void count_temporaries(size_t bytes);
 
   void create_or_hold_pool(c10::MempoolId_t id, std::shared_ptr<XpuAllocator> source, PoolRules rules);
   // The pool must be held. Until the end, allocations whose queue `filter` accepts come from it.

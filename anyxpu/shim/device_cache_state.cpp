@@ -72,6 +72,15 @@ std::pair<size_t, size_t> DeviceCache::allocated_and_reserved() {
           static_cast<size_t>(stats_.reserved_bytes[0].current)};
 }
 
+void DeviceCache::count_temporaries(size_t bytes) {
+  Lock lock(state_);
+  for (StatArray* stat :
+       {&stats_.allocated_bytes, &stats_.active_bytes, &stats_.requested_bytes, &stats_.reserved_bytes}) {
+    count(*stat, large_, static_cast<int64_t>(bytes));
+    count(*stat, large_, -static_cast<int64_t>(bytes));
+  }
+}
+
 double DeviceCache::fraction() {
   Lock lock(state_);
   return fraction_;

@@ -2,8 +2,12 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <malloc.h>
+
+#include <algorithm>
 
 #include "shim/allocator.h"
+#include "shim/caching_allocator.h"
 #include "shim/gil.h"
 #include "shim/host_memory.h"
 
@@ -27,17 +31,20 @@ bool fits(c10::DeviceIndex device, size_t bytes) {
 
 }  // namespace
 
-// The CPU's own allocator; it only looks before it asks for much.
+// The CPU's own allocator; it only looks before it asks for much, and counts what operators on the host take.
 class WatchedAllocator final : public c10::Allocator {
  public:
-  explicit WatchedAllocator(c10::Allocator* own) : own_(own) {}
+  explicit WatchedAllocator(c10::Allocator* own) : own_(own) { own_deleter_ = own->raw_deleter(); }
 
   c10::DataPtr allocate(size_t bytes) override {
-    if (C10_UNLIKELY(bytes >= kLarge && current != nullptr)) make_room(*current, bytes);
-    return own_->allocate(bytes);
+    if (current == nullptr) return watched(own_->allocate(bytes));
+    if (C10_UNLIKELY(bytes >= kLarge)) make_room(*current, bytes);
+    c10::DataPtr data = watched(own_->allocate(bytes));
+    if (data.get_deleter() == &give_back) current->take(malloc_usable_size(data.get()));
+    return data;
   }
   bool is_simple_data_ptr(const c10::DataPtr& data) const override { return own_->is_simple_data_ptr(data); }
-  c10::DeleterFnPtr raw_deleter() const override { return own_->raw_deleter(); }
+  c10::DeleterFnPtr raw_deleter() const override { return own_deleter_ == nullptr ? nullptr : &give_back; }
   void copy_data(void* to, const void* from, size_t bytes) const override { own_->copy_data(to, from, bytes); }
 
   static void install() {
@@ -49,6 +56,15 @@ class WatchedAllocator final : public c10::Allocator {
   }
 
  private:
+  static c10::DataPtr watched(c10::DataPtr data) {
+    if (data.get() != nullptr && data.get() == data.get_context())
+      (void)data.compare_exchange_deleter(own_deleter_, &give_back);
+    return data;
+  }
+  static void give_back(void* data) {
+    if (current != nullptr) current->give(malloc_usable_size(data));
+    own_deleter_(data);
+  }
   static void make_room(const HostTemporaries& work, size_t bytes) {
     const c10::DeviceIndex device = work.device_;
     if (!host_reaches(device) || fits(device, bytes)) return;
@@ -66,7 +82,10 @@ class WatchedAllocator final : public c10::Allocator {
   }
 
   c10::Allocator* own_;
+  static c10::DeleterFnPtr own_deleter_;
 };
+
+c10::DeleterFnPtr WatchedAllocator::own_deleter_ = nullptr;
 
 HostTemporaries::HostTemporaries(const std::string& name, c10::DeviceIndex device)
     : name_(name), device_(device), outer_(current) {
@@ -74,6 +93,22 @@ HostTemporaries::HostTemporaries(const std::string& name, c10::DeviceIndex devic
   current = this;
 }
 
-HostTemporaries::~HostTemporaries() { current = outer_; }
+HostTemporaries::~HostTemporaries() {
+  current = outer_;
+  if (outer_ != nullptr) {
+    outer_->most_ = std::max(outer_->most_, outer_->now_ + most_);
+    outer_->now_ += now_;
+  } else if (most_ > 0 && host_reaches(device_)) {
+    auto* caching = dynamic_cast<CachingAllocator*>(xpu_allocator());  // one that the user supplied keeps no statistics
+    if (caching != nullptr) caching->cache(device_).count_temporaries(most_);
+  }
+}
+
+void HostTemporaries::take(size_t bytes) {
+  now_ += bytes;
+  most_ = std::max(most_, now_);
+}
+
+void HostTemporaries::give(size_t bytes) { now_ -= std::min(now_, bytes); }
 
 }  // namespace anyxpu

@@ -6,6 +6,8 @@
 #include <string>
 #include <sycl/sycl.hpp>
 
+#include "common.h"
+
 #define ANYXPU_EXPORT extern "C" __attribute__((visibility("default")))
 
 // A number that no other living queue has: equal for handles of one queue, whatever their addresses.
@@ -63,6 +65,14 @@ ANYXPU_EXPORT int anyxpu_sycl_guarded_14(int (*function)(uint64_t, uint64_t, uin
                                          uint64_t g, uint64_t h, uint64_t i, uint64_t j, uint64_t k, uint64_t l,
                                          uint64_t m, uint64_t n) {
   return guarded([&] { return function(a, b, c, d, e, f, g, h, i, j, k, l, m, n); });
+}
+
+// The same of a call that submits to `queue`: it waits for the queue's gate, as this driver's own submissions do.
+ANYXPU_EXPORT int anyxpu_sycl_submit_6(ax_queue* queue,
+                                       int (*function)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t),
+                                       uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
+  std::lock_guard gate(anyxpu::sycl_driver::gate_of(queue));
+  return guarded([&] { return function(a, b, c, d, e, f); });
 }
 
 // What the last exception of this thread said.

@@ -1,0 +1,139 @@
+"""Sorting inside of a kernel, by loops.
+
+Triton's ``tl.sort`` and ``tl.topk`` and Inductor's ``sort_with_index`` are bitonic networks whose log²(n) stages are
+each traced into the kernel, as reshapes and sums of a hypercube: a sort of 1,024 elements is 55 copies of a stage, and
+takes a compiler seconds, or a minute for a GPU. Here the same networks, compare for compare, are two loops around one
+stage, whose partner lanes are reached by ``tl.gather`` (K. Batcher, "Sorting networks and their applications", 1968).
+Results are the same bits, also of NaNs and of ties.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import triton
+import triton.language as tl
+
+# A stage's elements pass through local memory, of which the smallest device has 64 KiB; larger sorts stay unrolled.
+_MOST_BYTES = 32 << 10
+
+
+@triton.jit
+def _merge(x, place, stage, last, descending: tl.constexpr):
+    """``stage`` compare-and-swaps of rows [rows, n]; directions alternate but where the stage is the ``last``."""
+    flip = tl.where(stage == last, tl.full(place.shape, descending, tl.int32), (place >> stage) & 1)
+    for step in range(stage):
+        bit = stage - 1 - step
+        y = tl.gather(x, place ^ (1 << bit), 1)
+        x = tl.where((x > y) != ((flip ^ (place >> bit)) & 1 != 0), y, x)
+    return x
+
+
+@triton.jit
+def _places(rows: tl.constexpr, n: tl.constexpr):
+    return tl.broadcast_to(tl.arange(0, n)[None, :], [rows, n])
+
+
+@triton.jit
+def sort_impl(x, k: tl.constexpr = None, dim: tl.constexpr = None, descending: tl.constexpr = 0):
+    """``triton.language.standard.sort_impl``: sort the last dimension, or give its ``k`` first in that order."""
+    n: tl.constexpr = x.shape[len(x.shape) - 1]
+    kept: tl.constexpr = n if k is None else k
+    tl.static_assert(dim is None or dim == len(x.shape) - 1, "only minor dimension is currently supported")
+    tl.static_assert(kept > 0 and kept <= n and kept & (kept - 1) == 0, "topk: k must be a power of two up to the size")
+    rows: tl.constexpr = x.numel // n
+    log_n: tl.constexpr = n.bit_length() - 1
+    log_k: tl.constexpr = kept.bit_length() - 1
+
+    h = tl.reshape(x, [rows, n])
+    place = _places(rows, n)
+    for stage in range(1, log_k + 1):
+        h = _merge(h, place, stage, log_n, descending)
+    for i in tl.static_range(log_k + 1, log_n + 1):
+        # Of each two sorted runs of k, one ascends and one descends: their larger (smaller) halves are a bitonic run.
+        pairs = tl.reshape(h, [rows, 1 << (log_n - i), 2, kept])
+        best = tl.max(pairs, 2) if descending else tl.min(pairs, 2)
+        h = tl.reshape(best, [rows, kept << (log_n - i)])
+        h = _merge(h, _places(rows, kept << (log_n - i)), log_k, log_k if i == log_n else -1, descending)
+    return tl.reshape(h, x.shape[:-1] + [kept])  # noqa: RUF005, as Triton's own lists have no such display
+
+
+@triton.jit
+def sort_with_index(
+    x,
+    idxs,
+    rnumel,
+    dim: tl.constexpr = None,
+    stable: tl.constexpr = False,
+    descending: tl.constexpr = False,
+):
+    """Inductor's: sort the last dimension, and ``idxs`` along. NaNs are the largest; ``idxs >= rnumel`` come last."""
+    x, idxs = tl.broadcast(x, idxs)
+    n: tl.constexpr = x.shape[len(x.shape) - 1]
+    tl.static_assert(dim is None or dim == len(x.shape) - 1, "only minor dimension is currently supported")
+    rows: tl.constexpr = x.numel // n
+    log_n: tl.constexpr = n.bit_length() - 1
+    floating: tl.constexpr = x.dtype.is_floating()
+
+    h = tl.reshape(x, [rows, n])
+    ids = tl.reshape(idxs, [rows, n]).to(tl.int32)
+    place = _places(rows, n)
+    for stage in range(1, log_n + 1):
+        flip = (place >> stage) & 1 != 0  # none of the last stage's: places end below 1 << log_n
+        for step in range(stage):
+            bit = stage - 1 - step
+            partner = place ^ (1 << bit)
+            other = tl.gather(h, partner, 1)
+            other_id = tl.gather(ids, partner, 1)
+            is_right = (place >> bit) & 1 != 0
+            left, right = tl.where(is_right, other, h), tl.where(is_right, h, other)
+            left_id, right_id = tl.where(is_right, other_id, ids), tl.where(is_right, ids, other_id)
+
+            swap = left < right if descending else left > right
+            equal = left == right
+            if floating:
+                nan_left, nan_right = left != left, right != right
+                first_nan = nan_right if descending else nan_left
+                if stable:
+                    first_nan = first_nan & (~nan_left if descending else ~nan_right)
+                swap = swap | first_nan
+                equal = equal | (nan_left & nan_right)
+            if stable:
+                swap = swap | (equal & (left_id > right_id))
+            if rnumel is not None:
+                left_in, right_in = left_id < rnumel, right_id < rnumel
+                swap = (right_in & ~left_in) | ((right_in == left_in) & swap)
+            swap = swap ^ flip
+            h = tl.where(swap, other, h)
+            ids = tl.where(swap, other_id, ids)
+    return tl.reshape(h, x.shape), tl.reshape(ids, x.shape).to(idxs.dtype)
+
+
+# What is replaced: the module that a function is defined in and its name -> ours, of the same parameters.
+_LOOPS: dict[tuple[str, str], Any] = {
+    ("triton.language.standard", "sort_impl"): sort_impl,
+    ("torch._inductor.runtime.triton_helpers", "sort_with_index"): sort_with_index,
+}
+
+
+def _in_loops(fn: Any, x: Any) -> Any:
+    """Our function in the place of ``fn``; ``fn`` itself where it is another or ``x`` is too large."""
+    ours = _LOOPS.get((fn.fn.__module__, fn.fn.__name__))
+    if ours is None or ours.arg_names != fn.arg_names or not x.type.is_block():
+        return fn
+    return ours if x.numel.value * max(x.dtype.primitive_bitwidth // 8, 4) <= _MOST_BYTES else fn
+
+
+def by_loops(module: ModuleType) -> None:
+    """Change ``triton.compiler.code_generator``: kernels for xpu call the sorts of this module."""
+    generator: Any = module.CodeGenerator  # type: ignore[attr-defined]
+    call = generator.call_JitFunction
+
+    def call_function(self: Any, fn: Any, args: Any, kwargs: Any, *context: Any, **more: Any) -> Any:
+        if self.builder.options.backend_name == "intel" and args:
+            fn = _in_loops(fn, args[0])
+        return call(self, fn, args, kwargs, *context, **more)
+
+    generator.call_JitFunction = call_function
