@@ -99,7 +99,7 @@ TABLE: tuple[Patch, ...] = (
     Patch(
         "sharing",
         "torch.multiprocessing.reductions",
-        ("reduce_storage",),
+        ("reduce_storage", "rebuild_storage_fd", "rebuild_storage_filename", "fd_id", "shared_cache", "StorageWeakRef"),
         "anyxpu.runtime.sharing:share_storages",
         "torch.multiprocessing knows CPU and CUDA memory alone, and fails in the queue's own thread",
         "a tensor on xpu cannot be sent to another process, and the receiver waits for ever",

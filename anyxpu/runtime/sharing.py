@@ -7,6 +7,7 @@ complete when it is sent (the sender waits for its device); what is written late
 
 from __future__ import annotations
 
+import multiprocessing.reduction
 import warnings
 from types import ModuleType
 from typing import Any
@@ -20,8 +21,6 @@ _copies_are_told = False
 
 def share_storages(module: ModuleType) -> None:
     """Change ``torch.multiprocessing.reductions``: storages of xpu are sent."""
-    import multiprocessing.reduction
-
     original = module.reduce_storage  # type: ignore[attr-defined]
 
     def reduce_storage(storage: Any) -> Any:
@@ -72,15 +71,36 @@ def _copy(storage: Any) -> Any:
 def _shared(storage: Any) -> Any:
     """The host's shared memory in which the storage lies from now on; None where it has no bytes."""
     host = lib().host_of_storage(storage)
+    torch.xpu.synchronize(storage.device)
     if host is None and storage.nbytes():
-        host = _copy(storage)
+        host = torch.UntypedStorage._new_shared(storage.nbytes())
         lib().move_storage_over_host(storage, host)
-    else:
-        torch.xpu.synchronize(storage.device)
-        # What came by another strategy of sharing than this process's is moved when it is sent on.
-        if host is not None and host.share_memory_().data_ptr() != storage.data_ptr():
-            lib().move_storage_over_host(storage, host)
     return host
+
+
+class _Sent:
+    """The host's shared memory on its way to another process.
+
+    It goes the way that it was shared, whatever this process's own strategy is: torch's own reduction would move it,
+    from another thread, under an operator that is just writing it.
+    """
+
+    def __init__(self, host: Any) -> None:
+        self.host = host
+
+    def __reduce__(self) -> Any:
+        from torch.multiprocessing import reductions
+
+        if lib().has_descriptor(self.host):
+            descriptor, size = self.host._share_fd_cpu_()
+            how, key = (multiprocessing.reduction.DupFd(descriptor), size), reductions.fd_id(descriptor)
+            rebuild: Any = reductions.rebuild_storage_fd
+        else:
+            how = self.host._share_filename_cpu_()
+            key, rebuild = how[1], reductions.rebuild_storage_filename
+            self.host._shared_incref()
+        reductions.shared_cache[key] = reductions.StorageWeakRef(self.host)
+        return rebuild, (type(self.host), *how)
 
 
 def _reduced(storage: Any) -> Any:
@@ -88,7 +108,7 @@ def _reduced(storage: Any) -> Any:
     if not storage.nbytes():
         return _empty, (device,)
     if _reaches_host(storage.device):
-        return _over, (_shared(storage), device)
+        return _over, (_Sent(_shared(storage)), device)
     global _copies_are_told
     if not _copies_are_told:
         _copies_are_told = True

@@ -1,6 +1,8 @@
 // Storages of a device over the host's shared memory: what two processes see alike where a device works in host memory.
+#include <ATen/MapAllocator.h>
 #include <torch/csrc/DynamicTypes.h>
 
+#include <cstring>
 #include <mutex>
 #include <unordered_map>
 
@@ -62,11 +64,13 @@ py::object over_host(const py::handle& object, c10::DeviceIndex index) {
   return wrap(made);
 }
 
-// The bytes must have been copied; nothing may be left to do on the old memory by a stream other than its own.
+// Nothing may be left to do on the old memory by a stream other than its own. All of it under the GIL, so that a
+// program that goes on in another thread launches nothing on the old memory meanwhile.
 void move_over_host(const py::handle& object, const py::handle& host_object) {
   const Storage storage = read(object);
   const Storage host = read(host_object);
   TORCH_CHECK(host.nbytes() >= storage.nbytes(), "anyxpu: the shared memory is smaller than the storage");
+  std::memcpy(host.mutable_data(), storage.data(), storage.nbytes());
   storage.unsafeGetStorageImpl()->set_data_ptr_noswap(pointer_over(host, storage.device()));
   storage.unsafeGetStorageImpl()->set_resizable(false);
   remember(host, storage);
@@ -78,13 +82,17 @@ py::object host_of(const py::handle& object) {
   return wrap(*static_cast<const Storage*>(storage.data_ptr().get_context()));
 }
 
+bool has_descriptor(const py::handle& host) { return at::MapAllocator::fromDataPtr(read(host).data_ptr()) != nullptr; }
+
 }  // namespace
 
 void bind_sharing(py::module_& m) {
   m.def("storage_over_host", &over_host, py::arg("host"), py::arg("device"),
         "A storage of the xpu device over a CPU storage, which it keeps; the same one while it lives.");
   m.def("move_storage_over_host", &move_over_host, py::arg("storage"), py::arg("host"),
-        "Let an xpu storage lie where the CPU storage lies, which it keeps. It cannot be resized any more.");
+        "Move an xpu storage, bytes and all, to where the CPU storage lies, which it keeps. It is not resizable then.");
+  m.def("has_descriptor", &has_descriptor, py::arg("host"),
+        "Whether shared memory of the host goes to other processes by a file descriptor, and not by a name.");
   m.def("host_of_storage", &host_of, py::arg("storage"), "The CPU storage that an xpu storage lies over, or None.");
 }
 
