@@ -26,7 +26,7 @@ def command(*arguments: str, status: int, **environment: str) -> str:
     """What the command says as a process of its own, entry point and all."""
     done = subprocess.run(
         [sys.executable, "-m", "anyxpu", *arguments],
-        env={**os.environ, **environment},
+        env={**os.environ, "COLUMNS": "1000", **environment},  # a long path breaks no line
         capture_output=True,
         text=True,
         check=False,

@@ -110,6 +110,8 @@ def test_a_failed_step_is_tried_again_next_time(tree):
 
 def test_full_reaches_the_tests_as_a_variable(tree):
     assert calls(tree, "test", "--full", "-k", "streams")[-1] == "-m pytest -k streams"
+    assert calls(tree, "test", "tests/test_run.py")[-1] == "-m pytest tests/test_run.py"
+    assert calls(tree, "test")[-1] == "-m pytest -n 2 --dist worksteal"
 
 
 def test_doctor_speaks_where_the_set_up_fails(tree):

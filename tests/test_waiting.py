@@ -95,3 +95,41 @@ def test_an_interrupt_that_nobody_catches_ends_the_program(tmp_path: Path) -> No
     done = _run(tmp_path, "never caught")
     assert done.returncode == -2, done.stderr  # by the signal, as Python does
     assert "KeyboardInterrupt" in done.stderr and "the wait for the device was left" in done.stderr
+
+
+FLOOD = """
+import threading
+import torch, triton
+import triton.language as tl
+
+@triton.jit
+def bump(x, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(x + i, tl.load(x + i) + 1)
+
+x, small = torch.zeros(1 << 16, device="xpu"), torch.zeros(4, device="xpu")
+bump[(1,)](x, 1 << 16)
+torch.xpu.synchronize()
+stop = threading.Event()
+
+def flood():
+    while not stop.is_set():
+        bump[(1,)](x, 1 << 16)
+
+thread = threading.Thread(target=flood)
+thread.start()
+for _ in range(3):
+    print(small.cpu().tolist())  # after what has been launched by then
+stop.set()
+thread.join()
+torch.xpu.synchronize()
+print(bool((x == x[0]).all()))
+"""
+
+
+def test_a_wait_ends_while_another_thread_launches_faster_than_the_device_works(tmp_path):
+    (tmp_path / "flood.py").write_text(FLOOD)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "flood.py")], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout.splitlines() == ["[0.0, 0.0, 0.0, 0.0]"] * 3 + ["True"], done.stderr

@@ -21,7 +21,7 @@ void raise_failed_assertion(c10::DeviceIndex device);
 // Waits for a queue of the device; throws c10::Error "anyxpu: cannot <what>: ...", or what has failed on the device.
 // `touched` is the host's memory that the queue reads or writes.
 inline void wait_for(ax_queue* queue, c10::DeviceIndex device, const char* what, Storages touched = {}) {
-  wait_for_queue(queue, what, std::move(touched));
+  wait_for_queue(queue, device, what, std::move(touched));
   raise_failed_assertion(device);
 }
 

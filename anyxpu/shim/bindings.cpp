@@ -159,7 +159,7 @@ void bind_devices(py::module_& m) {
                 },
                 time.get()),
             "put a sleep into a stream");
-        note_work(current_queue(device), 0);
+        note_work(current_queue(device), device, 0);
         (void)time.release();
       },
       py::arg("cycles"), py::call_guard<py::gil_scoped_release>(),
@@ -171,7 +171,8 @@ void bind_devices(py::module_& m) {
 
 void bind_streams(py::module_& m) {
   m.def(
-      "note_work", [](int64_t device, uint64_t operations) { note_work(current_queue(index(device)), operations); },
+      "note_work",
+      [](int64_t device, uint64_t operations) { note_work(current_queue(index(device)), index(device), operations); },
       "Say how many operations another than the launcher has put into the device's current stream.");
   m.def("current_raw_stream", [](int64_t device) {
     driver();

@@ -156,7 +156,7 @@ bool copy_by_kernel(at::TensorIteratorBase& it, const Tensor& dst, const Tensor&
     walk64 = walk64_of(it);
     args[3] = {&walk64, sizeof(walk64), AX_ARG_VALUE};
   }
-  launch_elements(current_queue(index), kernel, it.numel(), args, walk == Walk::dense ? 3 : 4, "copy");
+  launch_elements(index, kernel, it.numel(), args, walk == Walk::dense ? 3 : 4, "copy");
   return true;
 }
 

@@ -99,15 +99,16 @@ ax_kernel* device_kernel(c10::DeviceIndex device, const char* family, const std:
   return all.made.try_emplace(std::move(key), made).first->second;
 }
 
-void launch_elements(ax_queue* queue, ax_kernel* kernel, int64_t count, ax_arg* args, uint32_t arg_count,
+void launch_elements(c10::DeviceIndex device, ax_kernel* kernel, int64_t count, ax_arg* args, uint32_t arg_count,
                      const char* what) {
   constexpr int64_t kGroup = int64_t{kLocalSize} * kElementsPerItem;
   const uint32_t groups[3] = {static_cast<uint32_t>((count + kGroup - 1) / kGroup), 1, 1};
   const uint32_t local[3] = {kLocalSize, 1, 1};
   // A read and a write each, mostly with a conversion or an index between them.
   const uint64_t operations = static_cast<uint64_t>(count) * 4;
+  ax_queue* const queue = current_queue(device);
   check(driver().launch(queue, kernel, groups, local, args, arg_count, operations), what);
-  note_work(queue, operations);
+  note_work(queue, device, operations);
 }
 
 Walk32 walk32_of(const at::TensorIteratorBase& iterator) {

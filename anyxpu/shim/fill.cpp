@@ -38,7 +38,7 @@ void fill_strided(const Tensor& self, const void* pattern, uint32_t width) {
     walk64 = walk64_of(it);
     args[3] = {&walk64, sizeof(walk64), AX_ARG_VALUE};
   }
-  launch_elements(current_queue(index), kernel, it.numel(), args, 4, "fill");
+  launch_elements(index, kernel, it.numel(), args, 4, "fill");
 }
 
 // `pattern` is one element of `self`'s type.

@@ -435,8 +435,8 @@ PyObject* call(Launcher* self, PyObject* const* args, Py_ssize_t count) {
   const uint64_t operations = work_of(plan.work, groups, out);
   const ax_status status = driver().launch(enqueued, self->kernel->handle, groups, plan.local, out.data(),
                                            static_cast<uint32_t>(out.size()), operations);
-  note_work(enqueued, operations);
   if (C10_UNLIKELY(status != AX_OK)) return raise_launch_error(*self->kernel, status);
+  note_work(enqueued, static_cast<c10::DeviceIndex>(self->kernel->module->device), operations);
   Py_RETURN_NONE;
 }
 

@@ -55,7 +55,7 @@ void set_kernel_provider(void* python_callable);  // a borrowed PyObject*; kept 
 ax_kernel* device_kernel(c10::DeviceIndex device, const char* family, const std::string& source,
                          const std::string& destination, Walk walk);
 // Launches `kernel` over `count` elements, kElementsPerItem for each work-item.
-void launch_elements(ax_queue* queue, ax_kernel* kernel, int64_t count, ax_arg* args, uint32_t arg_count,
+void launch_elements(c10::DeviceIndex device, ax_kernel* kernel, int64_t count, ax_arg* args, uint32_t arg_count,
                      const char* what);
 
 // --- moving bytes -------------------------------------------------------------------------------------------

@@ -121,8 +121,8 @@ void synchronize_device(c10::DeviceIndex device) {
   device = resolve_device(device);
   check_device(device);
   auto& all = queues()[static_cast<size_t>(device)];
-  auto wait = [](ax_queue* queue) {
-    if (queue) wait_for_queue(queue, "synchronize a stream");
+  auto wait = [device](ax_queue* queue) {
+    if (queue) wait_for_queue(queue, device, "synchronize a stream");
   };
   wait(all.main.peek());
   for (auto& level : all.pool)

@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "shim/event_pool.h"
 #include "shim/gil.h"
 
 namespace anyxpu {
@@ -44,6 +45,32 @@ std::atomic<uint64_t>& enqueued(ax_queue* queue) {
 bool anything_long() {
   return std::any_of(enqueued().begin(), enqueued().end(),
                      [](const auto& place) { return place.load(std::memory_order_relaxed) >= kLong; });
+}
+
+void add_operations(ax_queue* queue, uint64_t operations) {
+  enqueued(queue).fetch_add(operations == 0 ? kLong : operations, std::memory_order_relaxed);
+}
+
+// How far queues are behind: an event after every so many launches, of which only the youngest few may be outstanding.
+// Some queues share a place, but none waits for another's events, which may never come without its own work.
+constexpr uint32_t kMarkEvery = 256;
+constexpr std::ptrdiff_t kMarks = 4;
+
+struct Mark {
+  ax_queue* queue;
+  std::shared_ptr<PooledEvent> event;
+};
+
+struct Depth {
+  std::atomic<uint32_t> launched{0};
+  std::atomic<const void*> by{nullptr};  // the thread that launched last
+  std::mutex mutex;
+  std::vector<Mark> marks;  // oldest first
+};
+
+Depth& depth_of(ax_queue* queue) {
+  static auto* places = new std::array<Depth, 64>;  // never destroyed: events outlive no driver
+  return (*places)[(reinterpret_cast<uintptr_t>(queue) >> 6) % places->size()];
 }
 
 struct Wait {
@@ -159,15 +186,48 @@ void wait_in_another_thread(std::function<ax_status()> work, const char* what) {
   check(wait->status, what, wait->said.c_str());
 }
 
+const void* this_thread() {
+  static thread_local const char mark = 0;
+  return &mark;
+}
+
+void keep_depth(Depth& depth, ax_queue* queue, c10::DeviceIndex device) {
+  constexpr const char* kWhat = "wait for a stream that is far behind";
+  Mark mark{queue, std::make_shared<PooledEvent>(queue, device)};
+  std::shared_ptr<PooledEvent> oldest;
+  {
+    std::lock_guard lock(depth.mutex);
+    auto& marks = depth.marks;
+    const auto passed = [](const Mark& m) { return m.event->query() == AX_OK; };
+    marks.erase(std::remove_if(marks.begin(), marks.end(), passed), marks.end());
+    marks.push_back(std::move(mark));
+    const auto mine = [queue](const Mark& m) { return m.queue == queue; };
+    if (std::count_if(marks.begin(), marks.end(), mine) <= kMarks) return;
+    const auto first = std::find_if(marks.begin(), marks.end(), mine);
+    oldest = std::move(first->event);
+    marks.erase(first);
+  }
+  if (anything_long() && in_pythons_main_thread())
+    return wait_in_another_thread([oldest] { return oldest->synchronize(); }, kWhat);
+  const GilReleased no_gil;
+  check(oldest->synchronize(), kWhat);
+}
+
 }  // namespace
 
-void wait_for_queue(ax_queue* queue, const char* what, Storages touched) {
+void wait_for_queue(ax_queue* queue, c10::DeviceIndex device, const char* what, Storages touched) {
+  const void* launcher = depth_of(queue).by.load(std::memory_order_relaxed);
+  std::shared_ptr<PooledEvent> mark;
+  // A queue's own wait goes on while another thread gives it work; that for an event ends with what is there now.
+  if (launcher != nullptr && launcher != this_thread()) mark = std::make_shared<PooledEvent>(queue, device);
+  auto work = [queue, mark, touched = std::move(touched)] {
+    return mark != nullptr ? mark->synchronize() : driver().queue_synchronize(queue);
+  };
   auto& operations = enqueued(queue);
-  if (operations.load(std::memory_order_relaxed) < kLong || !in_pythons_main_thread()) {
-    check(driver().queue_synchronize(queue), what);
-  } else {
-    wait_in_another_thread([queue, touched = std::move(touched)] { return driver().queue_synchronize(queue); }, what);
-  }
+  if (operations.load(std::memory_order_relaxed) < kLong || !in_pythons_main_thread())
+    check(work(), what);
+  else
+    wait_in_another_thread(std::move(work), what);
   operations.store(0, std::memory_order_relaxed);
 }
 
@@ -176,12 +236,16 @@ void wait_for_event(ax_event* event, const char* what) {
   wait_in_another_thread([event] { return driver().event_synchronize(event); }, what);
 }
 
-void note_work(ax_queue* queue, uint64_t operations) {
-  enqueued(queue).fetch_add(operations == 0 ? kLong : operations, std::memory_order_relaxed);
+void note_work(ax_queue* queue, c10::DeviceIndex device, uint64_t operations) {
+  add_operations(queue, operations);
+  Depth& depth = depth_of(queue);
+  depth.by.store(this_thread(), std::memory_order_relaxed);
+  if (C10_UNLIKELY(depth.launched.fetch_add(1, std::memory_order_relaxed) % kMarkEvery == kMarkEvery - 1))
+    keep_depth(depth, queue, device);
 }
 
 void note_dependence(ax_queue* queue) {
-  if (anything_long()) note_work(queue, 0);
+  if (anything_long()) add_operations(queue, 0);
 }
 
 }  // namespace anyxpu

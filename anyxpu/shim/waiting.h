@@ -15,12 +15,14 @@ using Storages = std::vector<c10::Storage>;
 // Both block until the device is done and throw c10::Error "anyxpu: cannot <what>: ..." where that failed. In Python's
 // main thread they throw what a signal's handler raises (KeyboardInterrupt), with a note that the device goes on.
 // Called with the GIL or without.
-void wait_for_queue(ax_queue* queue, const char* what, Storages touched = {});
+void wait_for_queue(ax_queue* queue, c10::DeviceIndex device, const char* what, Storages touched = {});
 void wait_for_event(ax_event* event, const char* what);
 
 // What is enqueued, in operations as ax_driver::launch counts them; 0 is work of which nothing is known. Handing a wait
 // over to another thread costs tens of microseconds, and is worth it only where the wait may be long.
-void note_work(ax_queue* queue, uint64_t operations);
+// Waits where the queue is very far behind, as CUDA's launches do: a program that launches faster than its device works
+// would otherwise let the queue grow for ever, and another thread's wait for it never end. `device` is the queue's.
+void note_work(ax_queue* queue, c10::DeviceIndex device, uint64_t operations);
 // `queue` waits for an event now, and so for what any queue has to do.
 void note_dependence(ax_queue* queue);
 
