@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from anyxpu import simulate
+
 
 def test_autoload_needs_no_import(run_python):
     out = run_python("import torch; print(torch.ones(2, device='xpu'))").stdout
@@ -135,6 +137,26 @@ def test_properties_are_those_of_the_machine(xpu):
     capability = torch.xpu.get_device_capability()
     assert capability["max_compute_units"] == properties.max_compute_units
     assert isinstance(torch.accelerator.get_device_capability(), dict)
+
+
+def test_capability_and_target_say_what_programs_for_intels_gpus_read(xpu):
+    """The keys that Intel's Triton tutorials, lerobot, SDNQ, SGLang and Inductor look up, in the forms they expect."""
+    from triton.runtime import driver
+
+    capability = torch.xpu.get_device_capability()
+    major, minor, *_ = map(int, capability["version"].split("."))
+    assert (major, minor) > (0, 0)
+    assert {type(capability[key]) for key in ("has_fp16", "has_fp64", "has_subgroup_2d_block_io")} == {bool}
+    assert capability["architecture"] > 0 and capability["device_id"] > 0
+    assert capability["max_num_sub_groups"] > 0 and capability["gpu_eu_count"] > 0
+
+    target = driver.active.get_current_target()
+    assert target.backend == "xpu" and target.arch["architecture"] == capability["architecture"]
+    assert target.arch["arch"] == (simulate.active() or "cpu")
+    assert target.arch["core_clock_rate"] == capability["clock_rate"]
+    held = driver.active.utils.get_device_properties(torch.xpu.current_device())
+    assert held["sub_group_sizes"][-1] >= 16 and held["max_shared_mem"] >= 32 << 10
+    assert held["multiprocessor_count"] > 0 and held["max_work_group_size"] >= 256
 
 
 class TestRandomState:

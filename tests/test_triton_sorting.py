@@ -151,7 +151,7 @@ def test_a_kernel_does_not_grow_with_what_it_sorts():
         options = {"STABLE": True, "DOWN": False, "ALL": False}
         made = sort_with_index_kernel.warmup(x, out, ids, 7, M=1, N=n, grid=(1,), **options)
         sizes.append(len(made.asm["cl"].splitlines()))
-    assert sizes[1] < 1.5 * sizes[0] < 500
+    assert sizes[1] < 2 * sizes[0] < 500
 
 
 @pytest.mark.parametrize("shape", [(5, 100), (3, 512)])

@@ -290,8 +290,13 @@ class XpuDriver(DriverBase):
 
 @functools.cache
 def target_of(device: int) -> GPUTarget:
-    """The target of one device; its ``arch`` is the capability dictionary that Inductor uses too."""
+    """The target of one device.
+
+    Its ``arch`` is the capability dictionary that Inductor uses too, and what Intel's backend adds for programs to ask:
+    ``arch``, the device's short name, and ``core_clock_rate`` in MHz.
+    """
     import torch
 
     capability = torch.xpu.get_device_capability(device)
-    return GPUTarget("xpu", capability, warp_size(capability))
+    arch = {**capability, "arch": capability["target"], "core_clock_rate": capability["clock_rate"]}
+    return GPUTarget("xpu", arch, warp_size(capability))
