@@ -98,7 +98,7 @@ def test_an_interrupt_that_nobody_catches_ends_the_program(tmp_path: Path) -> No
 
 
 FLOOD = """
-import threading
+import sys, threading
 import torch, triton
 import triton.language as tl
 
@@ -108,13 +108,15 @@ def bump(x, N: tl.constexpr):
     tl.store(x + i, tl.load(x + i) + 1)
 
 x, small = torch.zeros(1 << 16, device="xpu"), torch.zeros(4, device="xpu")
-bump[(1,)](x, 1 << 16)
+matrix = torch.ones(128, 128, device="xpu")
+launch = {"kernels": lambda: bump[(1,)](x, 1 << 16), "products": lambda: matrix @ matrix}[sys.argv[1]]
+launch()
 torch.xpu.synchronize()
 stop = threading.Event()
 
 def flood():
     while not stop.is_set():
-        bump[(1,)](x, 1 << 16)
+        launch()
 
 thread = threading.Thread(target=flood)
 thread.start()
@@ -127,9 +129,10 @@ print(bool((x == x[0]).all()))
 """
 
 
-def test_a_wait_ends_while_another_thread_launches_faster_than_the_device_works(tmp_path):
+@pytest.mark.parametrize("what", ["kernels", "products"])
+def test_a_wait_ends_while_another_thread_launches_faster_than_the_device_works(tmp_path: Path, what: str) -> None:
     (tmp_path / "flood.py").write_text(FLOOD)
     done = subprocess.run(
-        [sys.executable, str(tmp_path / "flood.py")], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, str(tmp_path / "flood.py"), what], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.stdout.splitlines() == ["[0.0, 0.0, 0.0, 0.0]"] * 3 + ["True"], done.stderr

@@ -24,9 +24,6 @@ from anyxpu.shim import lib
 
 T = TypeVar("T")
 
-# Fewer operations than these are no matter for who waits.
-_MANY = 1 << 20
-
 
 def dims(values: Sequence[int]) -> ctypes.Array:
     """``values`` as a dnnl_dims_t."""
@@ -177,7 +174,7 @@ class Executable:
         # Of a product or convolution, each of whose sizes is one of two operands: three operands' sizes, multiplied,
         # are the square of its multiplications. Only the order of magnitude matters.
         largest = sorted(float(layout.nbytes) for layout in self._layouts.values())[-3:]
-        self.operations = int(math.sqrt(math.prod(largest)))
+        self.operations = max(1, int(math.sqrt(math.prod(largest))))
         args = [int(arg) for arg in operands]
         if self.scratch_bytes:
             self._layouts[Arg.SCRATCHPAD] = scratchpad
@@ -249,8 +246,7 @@ def run(executable: Executable, stream: Stream, device: torch.device, *addresses
         executable.run(stream, *addresses, scratch.data_ptr())
     else:
         executable.run(stream, *addresses)
-    if executable.operations >= _MANY:
-        lib().note_work(device.index, executable.operations)
+    lib().note_work(device.index, executable.operations)
 
 
 class SignatureCache(Generic[T]):
