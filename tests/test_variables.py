@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+import torch
 
 from anyxpu import cache, variables
 from anyxpu.errors import CacheError
@@ -68,6 +69,8 @@ def test_a_process_says_it_once(run_python: RunPython) -> None:
 
 @pytest.mark.parametrize("value", ["max_split_size_mb:abc", "max_split_size_mb", ",", "garbage_collection_threshold:7"])
 def test_settings_of_the_allocator_that_mean_nothing_are_one_error(run_python: RunPython, value: str) -> None:
+    if torch.version.cuda and ":" not in value:
+        pytest.skip("a torch built for CUDA reads the setting in its own start, which such a value ends")
     program = "import torch\ntry:\n    torch.ones(1, device='xpu')\nexcept ValueError as error:\n    print(error)"
     done = run_python(program, PYTORCH_ALLOC_CONF=value)
     assert f"PYTORCH_ALLOC_CONF='{value}' is no setting of the allocator" in done.stdout
