@@ -35,10 +35,9 @@ def sort_with_index_kernel(
     x, o, i, count, M: tl.constexpr, N: tl.constexpr, STABLE: tl.constexpr, DOWN: tl.constexpr, ALL: tl.constexpr
 ):
     at = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
-    ids = tl.broadcast_to(tl.arange(0, N)[None, :].to(tl.int16), [M, N])
-    valid: tl.constexpr = None if ALL else 0
+    ids = tl.broadcast_to(tl.arange(0, N)[None, :].to(i.dtype.element_ty), [M, N])
     values, ids = triton_helpers.sort_with_index(
-        tl.load(x + at), ids, valid if ALL else count, 1, stable=STABLE, descending=DOWN
+        tl.load(x + at), ids, None if ALL else count, 1, stable=STABLE, descending=DOWN
     )
     tl.store(o + at, values)
     tl.store(i + at, ids)
@@ -117,6 +116,20 @@ def test_only_the_valid_elements_are_sorted_to_the_front(count):
     expected = x[:, :count].sort(dim=1, stable=True)
     assert torch.equal(out[:, :count], expected.values)
     assert torch.equal(ids[:, :count].long(), expected.indices)
+
+
+@triton.jit
+def sort_payload_kernel(x, payload, N: tl.constexpr):
+    at = tl.arange(0, N)
+    _, moved = triton_helpers.sort_with_index(tl.load(x + at), tl.load(payload + at), None, 0, stable=True)
+    tl.store(payload + at, moved)
+
+
+def test_what_is_sorted_along_keeps_all_its_bits():
+    x, payload = torch.randperm(64).float(), torch.randint(-(2**62), 2**62, (64,))
+    out = payload.clone()
+    launch(sort_payload_kernel, (1,), x, out, N=64)
+    assert torch.equal(out, payload[x.argsort()])
 
 
 def test_results_are_those_of_the_unrolled_networks_bit_by_bit(unrolled):

@@ -224,11 +224,12 @@ void wait_for_queue(ax_queue* queue, c10::DeviceIndex device, const char* what, 
     return mark != nullptr ? mark->synchronize() : driver().queue_synchronize(queue);
   };
   auto& operations = enqueued(queue);
-  if (operations.load(std::memory_order_relaxed) < kLong || !in_pythons_main_thread())
+  uint64_t waited_for = operations.load(std::memory_order_relaxed);
+  if (waited_for < kLong || !in_pythons_main_thread())
     check(work(), what);
   else
     wait_in_another_thread(std::move(work), what);
-  operations.store(0, std::memory_order_relaxed);
+  operations.compare_exchange_strong(waited_for, 0, std::memory_order_relaxed);  // unless more came meanwhile
 }
 
 void wait_for_event(ax_event* event, const char* what) {

@@ -78,7 +78,7 @@ def sort_with_index(
     floating: tl.constexpr = x.dtype.is_floating()
 
     h = tl.reshape(x, [rows, n])
-    ids = tl.reshape(idxs, [rows, n]).to(tl.int32)
+    ids = tl.reshape(idxs, [rows, n])
     place = _places(rows, n)
     for stage in range(1, log_n + 1):
         flip = (place >> stage) & 1 != 0  # none of the last stage's: places end below 1 << log_n
@@ -108,7 +108,7 @@ def sort_with_index(
             swap = swap ^ flip
             h = tl.where(swap, other, h)
             ids = tl.where(swap, other_id, ids)
-    return tl.reshape(h, x.shape), tl.reshape(ids, x.shape).to(idxs.dtype)
+    return tl.reshape(h, x.shape), tl.reshape(ids, x.shape)
 
 
 # What is replaced: the module that a function is defined in and its name -> ours, of the same parameters.
