@@ -62,6 +62,7 @@ TABLE: Mapping[str, Check] = {
     "ANYXPU_SIMULATE": _one_of(*ocloc.TARGETS),
     "ANYXPU_SIMULATE_FAULTS": _anything,
     "ANYXPU_SIMULATE_LOG": _anything,
+    "ANYXPU_XCCL": _one_of("oneccl", "gloo"),
 }
 
 # What torch 2.11 to 2.15 read in PYTORCH_ALLOC_CONF, of any device.

@@ -59,13 +59,15 @@ class Outcome:
         return {kind: count for kind, count in sums.items() if count}
 
 
-def run_on(device: str, source: str, folder: Path, *arguments: str, timeout: float = 600, **variables: str) -> Outcome:
-    """Run Python source on a simulated device; ``cpu`` runs it on the CPU device. Fails the test where it fails."""
+def run_on(
+    device: str, source: str, folder: Path, *arguments: str, count: int = 1, timeout: float = 600, **variables: str
+) -> Outcome:
+    """Run Python source on simulated devices; ``cpu`` runs it on the CPU device. Fails the test where it fails."""
     program = folder / "program.py"
     program.write_text(textwrap.dedent(source))
     log = folder / f"{device}.jsonl"
     log.unlink(missing_ok=True)
-    command, environment = _on(device, log)(["python", str(program), *arguments])
+    command, environment = _on(device, log, count)(["python", str(program), *arguments])
     done = subprocess.run(
         command,
         # The program lies in a folder of its own and may import what lies beside the tests.
@@ -81,14 +83,14 @@ def run_on(device: str, source: str, folder: Path, *arguments: str, timeout: flo
     return Outcome(done.stdout, done.stderr, records)
 
 
-def _on(device: str, log: Path) -> Callable[[list[str]], tuple[list[str], dict[str, str]]]:
+def _on(device: str, log: Path, count: int) -> Callable[[list[str]], tuple[list[str], dict[str, str]]]:
     import sys
 
     if device == "cpu":
         return lambda command: ([sys.executable, *command[1:]], dict(os.environ))
 
     def simulated(command: list[str]) -> tuple[list[str], dict[str, str]]:
-        words, environment = prepare(Simulation(device, log=log), command)
+        words, environment = prepare(Simulation(device, count, log=log), command)
         return words, dict(environment)
 
     return simulated

@@ -8,6 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
+from anyxpu import simulate
 from tests.triton_support import launch, needs_engine
 
 WARPS = [{}, {"num_warps": 4, "keep_warps": True}]
@@ -368,10 +369,14 @@ def narrow_dot_kernel(a, b, c, o, N: tl.constexpr, K: tl.constexpr):
 
 @BOTH
 @pytest.mark.parametrize("k", [32, 1024])
-def test_a_product_into_f16_is_summed_in_f32_and_rounded_once(k, options):
+@pytest.mark.parametrize("engine", [0, 8, 16])
+def test_a_product_into_f16_is_summed_in_f32_and_rounded_once(engine, k, options):
+    needs_engine(engine)
+    if simulate.active() == "dg2" and engine == 0 and k == 1024:
+        pytest.skip("without the matrix engine its operands lie in 128 KiB of local memory, and dg2 has 64")
     a, b, c = torch.rand(16, k).half(), torch.full((k, 16), 3.0625).half(), torch.rand(16, 16).half()
     o = torch.zeros(16, 16, dtype=torch.float16)
-    launch(narrow_dot_kernel, (1,), a, b, c, o, N=16, K=k, **options)
+    launch(narrow_dot_kernel, (1,), a, b, c, o, N=16, K=k, **options, matrix_engine=engine)
     exact = a.double() @ b.double() + c.double()
     unit = exact.abs() * torch.finfo(torch.float16).eps
     assert ((o.double() - exact).abs() <= 0.51 * unit).all()  # half a unit, and what f32 rounds by itself

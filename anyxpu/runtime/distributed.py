@@ -1,7 +1,8 @@
 """``torch.distributed``'s backend for xpu, "xccl", which torch takes for it where none is asked for.
 
-In wheels with XPU it is Intel's oneCCL. Here its collectives go through gloo: on the device's own memory where the host
-reaches it, as on a CPU device, and by way of the host's otherwise (``shim/xccl.cpp``).
+In wheels with XPU it is Intel's oneCCL, which serves the collectives between GPUs here too where it is installed
+(``oneccl.py``). All others go through gloo: on the device's own memory where the host reaches it, as on a CPU device,
+and by way of the host's otherwise (``shim/xccl.cpp``).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from datetime import timedelta
 from types import ModuleType
 from typing import Any
 
+from anyxpu.runtime.oneccl import Communicator
 from anyxpu.shim import lib
 
 
@@ -38,7 +40,7 @@ def serve_xccl(module: ModuleType) -> None:
                 gloo = wrap(wrapped_pg=gloo, store_prefix="xccl", store=own, rank=rank, world_size=size)
             host._register_backend(module.torch.device("cpu"), module.ProcessGroup.BackendType.GLOO, gloo)
             host._set_default_backend(module.ProcessGroup.BackendType.GLOO)
-            return lib().xccl(rank, size, host)
+            return lib().xccl(rank, size, host, Communicator(own, rank, size))
 
     wrap = module._create_process_group_wrapper
 

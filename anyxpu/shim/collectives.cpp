@@ -5,8 +5,8 @@
 // goes through the collective where the host reaches it; else a copy does, and what was written is carried back before
 // the Work that the caller holds counts as done.
 //
-// A group's backend "xccl" is xccl.h's: it hands the collectives on to a group of its own over gloo, and what gloo
-// lacks is made of what it has.
+// A group's backend "xccl" is xccl.h's: between GPUs with oneCCL it enqueues the collectives. The others it hands on to
+// a group of its own over gloo, and what gloo lacks is made of what it has.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty_like.h>
@@ -143,11 +143,17 @@ FuturePointer arriving(const WorkPointer& work, std::vector<Pair> pairs) {
   return made;
 }
 
-void collective(const c10::OperatorHandle& op, Stack* stack) {
+void serve(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
   const size_t count = schema.arguments().size();
   const std::string name = full_name(op);
   Stack given(stack->end() - static_cast<ptrdiff_t>(count), stack->end());
+  if (Stack results; enqueue_between_gpus(schema, given, results)) {
+    op_counter(name).add(Way::library);
+    torch::jit::drop(*stack, count);
+    stack->insert(stack->end(), results.begin(), results.end());
+    return;
+  }
   if (for_host_group(name, schema, given)) {
     torch::jit::drop(*stack, count);
     stack->insert(stack->end(), given.begin(), given.end());
@@ -192,6 +198,14 @@ void collective(const c10::OperatorHandle& op, Stack* stack) {
       return t;
     }));
   }
+}
+
+void collective(const c10::OperatorHandle& op, Stack* stack) {
+  const auto& schema = op.schema();
+  const auto place = *schema.argumentIndexWithName("process_group");
+  const IValue group = (*stack)[stack->size() - schema.arguments().size() + static_cast<size_t>(place)];
+  serve(op, stack);
+  if (!stack->empty() && stack->back().isCustomClass()) coalesce(group, stack->back().toCustomClass<Work>());
 }
 
 }  // namespace

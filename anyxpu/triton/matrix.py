@@ -48,6 +48,9 @@ _ELIGIBLE_TF32 = re.compile(r"tt\.dot .*inputPrecision = tf32\b.*xf32[,>].* \* "
 _FORMS = {
     ("f16", "f32"): Form(16, "f16", Scalar("i16"), "float8", instruction="f16_f16_matrix_mad_k16", fragments="16"),
     ("bf16", "f32"): Form(16, "bf16", Scalar("i16"), "float8", instruction="bf16_bf16_matrix_mad_k16", fragments="16"),
+    # Summed in f32 and rounded once, from local memory.
+    ("f16", "f16"): Form(16, "f16", Scalar("i16"), "float8"),
+    ("bf16", "bf16"): Form(16, "bf16", Scalar("i16"), "float8"),
     ("i8", "i32"): Form(32, "i8", Scalar("i8"), "int8", instruction="i8_i8_matrix_mad_k32", fragments="8"),
 }
 # Of f32, where the kernel allows it; engines for sub-groups of 8 do not have it.
@@ -155,5 +158,5 @@ def staged_dot(e: Emitter, op: Op, form: Form, a: Value, b: Value, out: Array) -
         with e.braces(f"for (int {q} = 0; {q} < {k}; {q} += {form.depth})"):
             e.line(f"{total} = ax_dpas{e.lanes}_{form.suffix}({x} + {q}, {k}, {y} + {q} * {n}, {n}, lane, {total});")
         for j, r in enumerate(rows):
-            e.line(f"{out.element(loop.register(r))} = {total}.s{j};")
+            e.line(f"{out.element(loop.register(r))} = {tables.rounded(f'{total}.s{j}', op.result.element)};")
     e.barrier()

@@ -93,6 +93,15 @@ std::unique_ptr<Device> make_device(const sycl::device& device, const sycl::cont
   return std::make_unique<Device>(device, context, ordinal, split, memory / static_cast<uint64_t>(split));
 }
 
+// GPUs share one context, as peer copies between them need: their platform's own, so that oneCCL and other libraries
+// of SYCL, which take that one, can use our queues and memory.
+sycl::context context_of(const std::vector<sycl::device>& devices) {
+  const sycl::platform platform = devices[0].get_platform();
+  const bool one = std::all_of(devices.begin(), devices.end(),
+                               [&](const sycl::device& device) { return device.get_platform() == platform; });
+  return devices[0].is_gpu() && one ? platform.khr_get_default_context() : sycl::context(devices);
+}
+
 void find_devices(int wanted) {
   prepare_environment();
   std::vector<sycl::device> found = find(is_level_zero_gpu);
@@ -113,9 +122,8 @@ void find_devices(int wanted) {
     for (int i = 0; i < wanted; ++i) devices.push_back(make_device(found[0], sycl::context(found[0]), i, wanted));
     return;
   }
-  // GPUs share one context, as peer copies between them need.
   if (!found[0].is_gpu()) found.resize(1);
-  const sycl::context context(found);
+  const sycl::context context = context_of(found);
   for (size_t i = 0; i < found.size(); ++i) devices.push_back(make_device(found[i], context, static_cast<int>(i), 1));
 }
 
