@@ -1,8 +1,8 @@
-"""``scaled_dot_product_attention`` on xpu: the composition of products and a softmax.
+"""``scaled_dot_product_attention`` on xpu: kernels of ours, or the composition of products and a softmax.
 
 ATen's own composite asks a table of C++ kernels which fused form a device has; a stock wheel's table has no row for
-xpu and fails an assertion. These kernels take its place for xpu alone and go straight to the composed form, which
-oneDNN, Triton and autograd serve like any other operators.
+xpu and fails an assertion. What is here takes its place for xpu alone. Operands that the kernels do not take go to the
+composed form, which oneDNN, Triton and autograd serve like any other operators.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anyxpu.ops import flash
+
+_BACKENDS = torch._C._SDPBackend
 _NAME = "scaled_dot_product_attention"
 _registered: list[torch.library.Library] = []
 
@@ -42,6 +45,8 @@ def attention(
         RuntimeError: dtypes, devices or ranks that CPU torch refuses as well.
     """
     _check(query, key, value, attn_mask)
+    if chosen(query, key, value, attn_mask, is_causal, enable_gqa) == _BACKENDS.OVERRIDEABLE:
+        return _fused(query, key, value, attn_mask, dropout_p, is_causal, scale)
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         # The composed form adds its mask: what takes no part gets -inf.
         attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(~attn_mask, float("-inf"))
@@ -49,6 +54,61 @@ def attention(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )
     return out
+
+
+def chosen(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, enable_gqa: bool
+) -> torch._C._SDPBackend:
+    """The kernels of :mod:`anyxpu.ops.flash` where they take the operands, else the composition.
+
+    ``torch.nn.attention.sdpa_kernel`` has its way: the kernels are wherever a fused form is allowed.
+
+    Raises:
+        RuntimeError: the composition is not allowed, and nothing else serves the call.
+    """
+    fused = (
+        torch._C._get_flash_sdp_enabled()
+        or torch._C._get_mem_efficient_sdp_enabled()
+        or torch._C._get_overrideable_sdp_enabled()
+    )
+    if fused and _fusable(query, key, value, mask, is_causal, enable_gqa):
+        return _BACKENDS.OVERRIDEABLE
+    if not torch._C._get_math_sdp_enabled():
+        raise RuntimeError("No available kernel. Aborting execution.")
+    return _BACKENDS.MATH
+
+
+def _fusable(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, enable_gqa: bool) -> bool:
+    if any(t.is_nested or t.layout != torch.strided for t in (query, key, value)):
+        return False
+    if mask is not None and (is_causal or mask.requires_grad):
+        return False
+    if not 3 <= query.dim() <= 4 or not key.dim() == value.dim() == query.dim():
+        return False
+    q, k, v = (_four(t) for t in (query, key, value))
+    if not enable_gqa and q.shape[1] != k.shape[1]:
+        return False  # or broadcast, which the composition does
+    return flash.takes(q, k, v, mask)
+
+
+def _four(t: Tensor) -> Tensor:
+    return t if t.dim() == 4 else t.unsqueeze(0)
+
+
+def _fused(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+) -> Tensor:
+    operands = (_four(t) for t in (query, key, value))
+    out: Tensor = torch.ops.aten._scaled_dot_product_fused_attention_overrideable(
+        *operands, mask, dropout_p, is_causal, scale=scale
+    )[0]
+    return out if query.dim() == 4 else out.squeeze(0)
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> None:

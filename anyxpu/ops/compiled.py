@@ -23,6 +23,13 @@ TABLE: dict[str, str] = {
     "bernoulli_.float": "random.bernoulli_",
     "bernoulli_.Tensor": "random.bernoulli_tensor_",
     "bernoulli.out": "random.bernoulli_out",
+    "_fused_sdp_choice": "fused_attention.choice",
+    "_scaled_dot_product_fused_attention_overrideable": "fused_attention.overrideable",
+    "_scaled_dot_product_fused_attention_overrideable_backward": "fused_attention.overrideable_backward",
+    "_scaled_dot_product_flash_attention": "fused_attention.by_flash",
+    "_scaled_dot_product_flash_attention_backward": "fused_attention.by_flash_backward",
+    "_scaled_dot_product_efficient_attention": "fused_attention.efficient",
+    "_scaled_dot_product_efficient_attention_backward": "fused_attention.efficient_backward",
 }
 
 

@@ -1,11 +1,11 @@
-"""Matrix products: on the matrix engine where there is one, else one multiply-add at a time from local memory."""
+"""Matrix products: on the matrix engine, on a CPU as outer products, else one multiply-add at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from anyxpu.errors import UnsupportedOperation
-from anyxpu.triton import block_io, matrix, move, tables
+from anyxpu.triton import block_io, matrix, move, outer, tables
 from anyxpu.triton import layout as layouts
 from anyxpu.triton.emit import Emitter, Handler, Loop
 from anyxpu.triton.ir import Encoding, Op, Scalar, Tensor, Type, Value
@@ -37,6 +37,9 @@ def _dot(e: Emitter, op: Op) -> None:
     if e.matrix and (form := matrix.form_of(op, e.lanes)):
         (block_io if "tiles" in op.attrs else matrix).dot(e, op, form, a, b)
         return
+    if e.outer and outer.fits(op, e.lanes):
+        outer.dot(e, op, a, b)
+        return
     e.flush()
     places = e.locals((v.element, move.tensor_type(v).size) for v in (a, b))
     for v, place in zip((a, b), places, strict=True):
@@ -60,7 +63,7 @@ def _sum_of_products(e: Emitter, op: Op, places: Sequence[str], shapes: Sequence
         q = e.fresh("k")
         with e.braces(f"for (int {q} = 0; {q} < {k}; ++{q})"):
             x, y = f"{places[0]}[{row} + {q}]", f"{places[1]}[{column} + {q} * {n}]"
-            e.line(f"{total} = {_multiply_add(wide, x, y, total)};")
+            e.line(f"{total} = {outer.multiply_add(wide, x, y, total)};")
         e.line(f"{out.element(loop.counter)} = {tables.rounded(total, result.element)};")
     e.barrier()
     e.tensors[result] = out
@@ -76,13 +79,6 @@ def _start(e: Emitter, loop: Loop, result: Value, shape: Sequence[int], summed: 
         return flat(coordinates, shape)
 
     return loop.offset(e.layout(result).map(place), layouts.identity(e.layout(result).registers))
-
-
-def _multiply_add(t: Scalar, x: str, y: str, total: str) -> str:
-    if not t.is_float:
-        return f"(int)((uint){total} + (uint)((int){x} * (int){y}))"
-    c = tables.register_type(t)
-    return tables.rounded(f"fma(({c}){x}, ({c}){y}, {total})", t)
 
 
 # --- products of scaled operands (OCP Microscaling Formats 1.0, and e4m3 scales over 16 elements)

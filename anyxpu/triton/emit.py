@@ -257,10 +257,12 @@ class Emitter:
         lanes: int,
         local_arrays: bool,
         matrix: bool = False,
+        outer: bool = False,
     ) -> None:
         self.function, self.handlers = function, handlers
         self.warps, self.lanes, self.local_arrays = warps, lanes, local_arrays
         self.matrix = matrix  # whether products go to a matrix engine
+        self.outer = outer  # or else are outer products
         self.arrays: list[Request] = []
         self.lines: list[str] = []
         self.assertions: list[str] = []  # their messages

@@ -21,6 +21,7 @@ from anyxpu.triton import (
     memory,
     misc,
     move,
+    outer,
     prefetch,
     printing,
     storage,
@@ -56,6 +57,7 @@ class Dialect:
         sub_group_attribute: prints the attribute that fixes the sub-group size.
         local_arrays: all but small arrays are in local memory (see :mod:`anyxpu.triton.storage`), else private.
         matrix: products of kernels with so many lanes go to a matrix engine (see :mod:`anyxpu.triton.matrix`).
+        outer: products are outer products (see :mod:`anyxpu.triton.outer`) where no matrix engine does them.
         block_io: their operands may come by 2-D block loads (see :mod:`anyxpu.triton.block_io`).
     """
 
@@ -64,10 +66,11 @@ class Dialect:
     sub_group_attribute: str = "__attribute__((intel_reqd_sub_group_size({0})))"
     local_arrays: bool = False
     matrix: int = 0
+    outer: bool = False
     block_io: bool = False
 
 
-INTEL_CPU = Dialect("intel_cpu", local_arrays=True)
+INTEL_CPU = Dialect("intel_cpu", local_arrays=True, outer=True)
 INTEL_GPU = Dialect("intel_gpu")
 
 # Work-items of a sub-group where the device does not decide it: Intel GPUs from Xe-HPC on take 16 or 32.
@@ -142,6 +145,7 @@ def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True, stages: int = 1
     lanes, warps = int(module.attrs["ttg.threads-per-warp"]), int(module.attrs["ttg.num-warps"])
     try:
         engine = dialect.matrix == lanes
+        by_tiles = dialect.outer and not engine
         name_unit_dimensions(function)
         decide_masks(function)
         amount = work.terms(function)
@@ -154,7 +158,9 @@ def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True, stages: int = 1
         assertions.mark_lookups(function)
         if engine:
             matrix.place_accumulators(function, lanes)
-        emitter = Emitter(function, _HANDLERS, warps, lanes, dialect.local_arrays, engine)
+        elif by_tiles:
+            matrix.place_accumulators(function, lanes, outer.fits)
+        emitter = Emitter(function, _HANDLERS, warps, lanes, dialect.local_arrays, engine, by_tiles)
         parameters = [_parameter(emitter, i) for i in range(len(function.args))]
         control.function_body(emitter)
         if emitter.assertions:

@@ -9,7 +9,7 @@ code wants of them goes through the usual conversions. Operands come from local 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from anyxpu.triton import move, tables
@@ -77,14 +77,17 @@ def form_of(op: Op, lanes: int) -> Form | None:
     return form if large else None
 
 
-def place_accumulators(function: Function, lanes: int) -> None:
-    """Give every tensor that shares its encoding with the result of such a product the accumulators' layout."""
+def place_accumulators(function: Function, lanes: int, tiled: Callable[[Op, int], object] = form_of) -> None:
+    """Give every tensor that shares its encoding with the result of a product the accumulators' layout.
+
+    ``tiled``: whether a product is summed in tiles of them, given the lanes.
+    """
     assert function.body is not None
     placed: dict[Encoding, Encoding] = {}
     operations = list(walk(function.body))
     for op in operations:
         encoding = op.result.type.encoding if op.name == "tt.dot" and isinstance(op.result.type, Tensor) else None
-        if encoding is not None and encoding.kind == "blocked" and form_of(op, lanes) is not None:
+        if encoding is not None and encoding.kind == "blocked" and tiled(op, lanes):
             parameters = (("warpsPerCTA", encoding["warpsPerCTA"]), ("columns", lanes))
             placed[encoding] = Encoding("accumulator", parameters)
     if not placed:

@@ -1,0 +1,442 @@
+"""Attention without the matrix of scores in memory, forward and backward, in Triton.
+
+After Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning" (2023). Scores are kept
+with the keys down and the queries across where a query's scores are summed, so that the sums run along registers and
+not across lanes; the sums of each program are in f32. Elements are read by strides, the last of which is 1.
+"""
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)
+LN2 = tl.constexpr(0.6931471805599453)
+
+
+@triton.jit
+def _rows(base, at, stride, count, columns, SIZE: tl.constexpr, MASKED: tl.constexpr, WIDE: tl.constexpr):
+    """Some rows of a matrix; 0 outside of it."""
+    places = base + at.to(tl.int64)[:, None] * stride + columns[None, :]
+    if MASKED or columns.shape[0] != SIZE:
+        read = tl.load(places, mask=(at < count)[:, None] & (columns < SIZE)[None, :], other=0.0)
+    else:
+        read = tl.load(places)
+    return read.to(tl.float32) if WIDE else read
+
+
+@triton.jit
+def _scores(
+    left,
+    right,
+    queries,
+    keys,
+    bias,
+    bias_query,
+    bias_key,
+    scale,
+    L,
+    S,
+    BIAS: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """``left · right`` to the base of 2, masked; ``queries`` and ``keys`` are their indices, as they broadcast."""
+    scores = tl.dot(left, right, input_precision="ieee") * scale
+    if BIAS != "none":
+        places = bias + queries.to(tl.int64) * bias_query + keys.to(tl.int64) * bias_key
+        added = tl.load(places, mask=(queries < L) & (keys < S), other=0)
+        if BIAS == "bool":
+            scores = tl.where(added != 0, scores, float("-inf"))
+        else:
+            scores += added.to(tl.float32) * LOG2E
+    if CAUSAL and MASKED:
+        scores = tl.where(keys <= queries, scores, float("-inf"))
+    if MASKED:
+        scores = tl.where(keys < S, scores, float("-inf"))
+    return scores
+
+
+@triton.jit
+def _kept(seed, row, queries, keys, L, S, dropout):
+    """Which elements of the matrix of weights dropout keeps."""
+    return tl.rand(seed, ((row * L + queries) * S + keys).to(tl.int32)) >= dropout
+
+
+@triton.jit
+def _forward_block(
+    top,
+    total,
+    sums,
+    start,
+    turned,
+    queries,
+    row,
+    k,
+    v,
+    bias,
+    k_row,
+    v_row,
+    bias_query,
+    bias_key,
+    scale,
+    dropout,
+    seed,
+    L,
+    S,
+    E: tl.constexpr,
+    F: tl.constexpr,
+    EP: tl.constexpr,
+    FP: tl.constexpr,
+    BN: tl.constexpr,
+    BIAS: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    DROPOUT: tl.constexpr,
+    MASKED: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    keys = start + tl.arange(0, BN)
+    left = _rows(k, keys, k_row, S, tl.arange(0, EP), E, MASKED, WIDE)
+    scores = _scores(
+        left, turned, queries[None, :], keys[:, None], bias, bias_query, bias_key, scale, L, S, BIAS, CAUSAL, MASKED
+    )
+    new = tl.maximum(top, tl.max(scores, 0))
+    shift = tl.where(new == float("-inf"), 0.0, new)  # of a query that nothing is allowed for yet
+    weights = tl.exp2(scores - shift[None, :])
+    shrunk = tl.exp2(top - shift)
+    total = total * shrunk + tl.sum(weights, 0)
+    if DROPOUT:
+        weights = tl.where(_kept(seed, row, queries[None, :], keys[:, None], L, S, dropout), weights, 0.0)
+    values = _rows(v, keys, v_row, S, tl.arange(0, FP), F, MASKED, WIDE)
+    sums = tl.dot(tl.trans(weights).to(values.dtype), values, sums * shrunk[:, None], input_precision="ieee")
+    return new, total, sums
+
+
+@triton.jit
+def attend(
+    q,
+    k,
+    v,
+    bias,
+    out,
+    logs,
+    q_batch,
+    q_head,
+    q_row,
+    k_batch,
+    k_head,
+    k_row,
+    v_batch,
+    v_head,
+    v_row,
+    out_batch,
+    out_head,
+    out_row,
+    bias_batch,
+    bias_head,
+    bias_query,
+    bias_key,
+    scale,
+    dropout,
+    seed,
+    L,
+    S,
+    GROUP: tl.constexpr,
+    E: tl.constexpr,
+    F: tl.constexpr,
+    EP: tl.constexpr,
+    FP: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BIAS: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    DROPOUT: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """A block of queries of one head: their results, and the logarithms of their sums.
+
+    Grid: (blocks of queries, heads, batches). ``scale`` is to the base of 2.
+    """
+    block, head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    row = batch * tl.num_programs(1) + head
+    queries = block * BM + tl.arange(0, BM)
+    turned = tl.trans(_rows(q + batch * q_batch + head * q_head, queries, q_row, L, tl.arange(0, EP), E, True, WIDE))
+    k += batch * k_batch + (head // GROUP) * k_head
+    v += batch * v_batch + (head // GROUP) * v_head
+    if BIAS != "none":
+        bias += batch * bias_batch + head * bias_head
+    top = tl.full([BM], float("-inf"), tl.float32)
+    total = tl.zeros([BM], tl.float32)
+    sums = tl.zeros([BM, FP], tl.float32)
+    end = S
+    if CAUSAL:
+        end = tl.minimum(S, (block + 1) * BM)
+    whole = S // BN * BN
+    if CAUSAL:
+        whole = tl.minimum(whole, block * BM // BN * BN)
+    for start in range(0, whole, BN):
+        top, total, sums = _forward_block(
+            top, total, sums, start, turned, queries, row, k, v, bias, k_row, v_row, bias_query, bias_key, scale,
+            dropout, seed, L, S, E, F, EP, FP, BN, BIAS, CAUSAL, DROPOUT, False, WIDE,
+        )  # fmt: skip
+    for start in range(whole, end, BN):
+        top, total, sums = _forward_block(
+            top, total, sums, start, turned, queries, row, k, v, bias, k_row, v_row, bias_query, bias_key, scale,
+            dropout, seed, L, S, E, F, EP, FP, BN, BIAS, CAUSAL, DROPOUT, True, WIDE,
+        )  # fmt: skip
+    inside = queries < L
+    tl.store(logs + row * L + queries, tl.where(total > 0, (top + tl.log2(total)) * LN2, float("-inf")), mask=inside)
+    kept = 1.0
+    if DROPOUT:
+        kept = 1.0 - dropout
+    results = sums * tl.where(total > 0, 1.0 / (total * kept), 0.0)[:, None]
+    columns = tl.arange(0, FP)
+    out += batch * out_batch + head * out_head
+    places = out + queries.to(tl.int64)[:, None] * out_row + columns[None, :]
+    tl.store(places, results.to(out.dtype.element_ty), mask=inside[:, None] & (columns < F)[None, :])
+
+
+@triton.jit
+def _query_block(
+    sums,
+    start,
+    turned,
+    turned_grad,
+    log,
+    delta,
+    queries,
+    row,
+    k,
+    v,
+    bias,
+    k_row,
+    v_row,
+    bias_query,
+    bias_key,
+    scale,
+    dropout,
+    seed,
+    L,
+    S,
+    E: tl.constexpr,
+    F: tl.constexpr,
+    EP: tl.constexpr,
+    FP: tl.constexpr,
+    BN: tl.constexpr,
+    BIAS: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    DROPOUT: tl.constexpr,
+    MASKED: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    keys = start + tl.arange(0, BN)
+    left = _rows(k, keys, k_row, S, tl.arange(0, EP), E, MASKED, WIDE)
+    scores = _scores(
+        left, turned, queries[None, :], keys[:, None], bias, bias_query, bias_key, scale, L, S, BIAS, CAUSAL, MASKED
+    )
+    weights = tl.exp2(scores - log[None, :])
+    values = _rows(v, keys, v_row, S, tl.arange(0, FP), F, MASKED, WIDE)
+    by_weight = tl.dot(values, turned_grad, input_precision="ieee")
+    if DROPOUT:
+        kept = _kept(seed, row, queries[None, :], keys[:, None], L, S, dropout)
+        by_weight = tl.where(kept, by_weight / (1.0 - dropout), 0.0)
+    by_score = weights * (by_weight - delta[None, :])
+    return tl.dot(tl.trans(by_score).to(left.dtype), left, sums, input_precision="ieee")
+
+
+@triton.jit
+def by_queries(
+    q,
+    k,
+    v,
+    bias,
+    out,
+    grad,
+    logs,
+    deltas,
+    q_grad,
+    q_batch,
+    q_head,
+    q_row,
+    k_batch,
+    k_head,
+    k_row,
+    v_batch,
+    v_head,
+    v_row,
+    out_batch,
+    out_head,
+    out_row,
+    grad_batch,
+    grad_head,
+    grad_row,
+    into_batch,
+    into_head,
+    into_row,
+    bias_batch,
+    bias_head,
+    bias_query,
+    bias_key,
+    scale,
+    dropout,
+    seed,
+    L,
+    S,
+    GROUP: tl.constexpr,
+    E: tl.constexpr,
+    F: tl.constexpr,
+    EP: tl.constexpr,
+    FP: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BIAS: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    DROPOUT: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """The gradient by a block of queries of one head, and each query's Σ grad · out, which :func:`by_keys` wants.
+
+    Grid: (blocks of queries, heads, batches).
+    """
+    block, head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    row = batch * tl.num_programs(1) + head
+    queries = block * BM + tl.arange(0, BM)
+    inside = queries < L
+    columns = tl.arange(0, FP)
+    results = _rows(out + batch * out_batch + head * out_head, queries, out_row, L, columns, F, True, True)
+    grads = _rows(grad + batch * grad_batch + head * grad_head, queries, grad_row, L, columns, F, True, WIDE)
+    delta = tl.sum(results * grads.to(tl.float32), 1)
+    tl.store(deltas + row * L + queries, delta, mask=inside)
+    log = tl.load(logs + row * L + queries, mask=inside, other=0.0)
+    log = tl.where(log == float("-inf"), 0.0, log * LOG2E)
+    turned = tl.trans(_rows(q + batch * q_batch + head * q_head, queries, q_row, L, tl.arange(0, EP), E, True, WIDE))
+    turned_grad = tl.trans(grads)
+    k += batch * k_batch + (head // GROUP) * k_head
+    v += batch * v_batch + (head // GROUP) * v_head
+    if BIAS != "none":
+        bias += batch * bias_batch + head * bias_head
+    sums = tl.zeros([BM, EP], tl.float32)
+    end = S
+    if CAUSAL:
+        end = tl.minimum(S, (block + 1) * BM)
+    whole = S // BN * BN
+    if CAUSAL:
+        whole = tl.minimum(whole, block * BM // BN * BN)
+    for start in range(0, whole, BN):
+        sums = _query_block(
+            sums, start, turned, turned_grad, log, delta, queries, row, k, v, bias, k_row, v_row, bias_query, bias_key,
+            scale, dropout, seed, L, S, E, F, EP, FP, BN, BIAS, CAUSAL, DROPOUT, False, WIDE,
+        )  # fmt: skip
+    for start in range(whole, end, BN):
+        sums = _query_block(
+            sums, start, turned, turned_grad, log, delta, queries, row, k, v, bias, k_row, v_row, bias_query, bias_key,
+            scale, dropout, seed, L, S, E, F, EP, FP, BN, BIAS, CAUSAL, DROPOUT, True, WIDE,
+        )  # fmt: skip
+    q_grad += batch * into_batch + head * into_head
+    at = tl.arange(0, EP)
+    places = q_grad + queries.to(tl.int64)[:, None] * into_row + at[None, :]
+    tl.store(places, (sums * (scale * LN2)).to(q_grad.dtype.element_ty), mask=inside[:, None] & (at < E)[None, :])
+
+
+@triton.jit
+def by_keys(
+    q,
+    k,
+    v,
+    bias,
+    grad,
+    logs,
+    deltas,
+    k_grad,
+    v_grad,
+    q_batch,
+    q_head,
+    q_row,
+    k_batch,
+    k_head,
+    k_row,
+    v_batch,
+    v_head,
+    v_row,
+    grad_batch,
+    grad_head,
+    grad_row,
+    into_batch,
+    into_head,
+    into_row,
+    also_batch,
+    also_head,
+    also_row,
+    bias_batch,
+    bias_head,
+    bias_query,
+    bias_key,
+    scale,
+    dropout,
+    seed,
+    L,
+    S,
+    GROUP: tl.constexpr,
+    E: tl.constexpr,
+    F: tl.constexpr,
+    EP: tl.constexpr,
+    FP: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BIAS: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    DROPOUT: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """The gradients by a block of keys and of values of one head that a group of queries' heads shares.
+
+    Grid: (blocks of keys, heads of keys, batches).
+    """
+    block, group, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    keys = block * BN + tl.arange(0, BN)
+    at, columns = tl.arange(0, EP), tl.arange(0, FP)
+    turned_keys = tl.trans(_rows(k + batch * k_batch + group * k_head, keys, k_row, S, at, E, True, WIDE))
+    turned_values = tl.trans(_rows(v + batch * v_batch + group * v_head, keys, v_row, S, columns, F, True, WIDE))
+    by_key = tl.zeros([BN, EP], tl.float32)
+    by_value = tl.zeros([BN, FP], tl.float32)
+    first = 0
+    if CAUSAL:
+        first = block * BN // BM * BM
+    for member in range(GROUP):
+        head = group * GROUP + member
+        row = batch * (tl.num_programs(1) * GROUP) + head
+        q_here = q + batch * q_batch + head * q_head
+        grad_here = grad + batch * grad_batch + head * grad_head
+        bias_here = bias
+        if BIAS != "none":
+            bias_here = bias + batch * bias_batch + head * bias_head
+        for start in range(first, L, BM):
+            queries = start + tl.arange(0, BM)
+            inside = queries < L
+            left = _rows(q_here, queries, q_row, L, at, E, True, WIDE)
+            grads = _rows(grad_here, queries, grad_row, L, columns, F, True, WIDE)
+            log = tl.load(logs + row * L + queries, mask=inside, other=float("inf"))
+            log = tl.where(log == float("-inf"), 0.0, log * LOG2E)
+            delta = tl.load(deltas + row * L + queries, mask=inside, other=0.0)
+            scores = _scores(
+                left, turned_keys, queries[:, None], keys[None, :], bias_here, bias_query, bias_key, scale, L, S, BIAS,
+                CAUSAL, True,
+            )  # fmt: skip
+            weights = tl.exp2(scores - log[:, None])
+            by_weight = tl.dot(grads, turned_values, input_precision="ieee")
+            used = weights
+            if DROPOUT:
+                kept = _kept(seed, row, queries[:, None], keys[None, :], L, S, dropout)
+                by_weight = tl.where(kept, by_weight / (1.0 - dropout), 0.0)
+                used = tl.where(kept, weights / (1.0 - dropout), 0.0)
+            by_value = tl.dot(tl.trans(used).to(grads.dtype), grads, by_value, input_precision="ieee")
+            by_score = weights * (by_weight - delta[:, None])
+            by_key = tl.dot(tl.trans(by_score).to(left.dtype), left, by_key, input_precision="ieee")
+    inside_keys = (keys < S)[:, None]
+    k_grad += batch * into_batch + group * into_head
+    places = k_grad + keys.to(tl.int64)[:, None] * into_row + at[None, :]
+    tl.store(places, (by_key * (scale * LN2)).to(k_grad.dtype.element_ty), mask=inside_keys & (at < E)[None, :])
+    v_grad += batch * also_batch + group * also_head
+    places = v_grad + keys.to(tl.int64)[:, None] * also_row + columns[None, :]
+    tl.store(places, by_value.to(v_grad.dtype.element_ty), mask=inside_keys & (columns < F)[None, :])

@@ -1,0 +1,206 @@
+"""Attention by the kernels of :mod:`anyxpu.ops.attention_kernels`: which calls they take, and in which blocks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anyxpu.shim import lib
+
+LOG2E = math.log2(math.e)
+LARGEST = 256
+"""Elements of a head, of keys and of values."""
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Queries and keys of a block, sub-groups of a work-group, and whether products are of f32 whatever is read."""
+
+    queries: int
+    keys: int
+    warps: int
+    wide: bool
+
+
+def takes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
+    """Whether the kernels serve such operands: 4-D, one dtype, heads of keys that divide those of queries."""
+    if not (query.dim() == key.dim() == value.dim() == 4 and query.dtype in DTYPES):
+        return False
+    if 0 in (*query.shape, *key.shape, *value.shape) or max(query.shape[-1], value.shape[-1]) > LARGEST:
+        return False
+    fits = (
+        query.shape[-1] == key.shape[-1]
+        and key.shape[-2] == value.shape[-2]
+        and key.shape[1] == value.shape[1]
+        and query.shape[1] % key.shape[1] == 0
+        and query.shape[0] == key.shape[0] == value.shape[0]
+    )
+    if not fits or mask is None:
+        return fits
+    shape = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    pairs = zip(reversed(mask.shape), reversed(shape), strict=False)
+    return mask.dim() <= 4 and all(m in (1, n) for m, n in pairs)
+
+
+def _blocks(device: torch.device, dtype: torch.dtype, queries: int, size: int, backward: bool) -> Blocks:
+    most = 1 << (max(queries, 16) - 1).bit_length()
+    if torch.xpu.get_device_properties(device).type == "cpu":
+        keys = 32 if size > 128 else 64 if backward else 128
+        return Blocks(min(64, most), keys, 1, True)
+    # Operands of f32 and of long heads take 64 KiB of local memory, which the smallest of Intel's GPUs have.
+    rows = 32 if backward or (size > 128 and dtype == torch.float32) else 64
+    rows = 16 if backward and dtype == torch.float32 else rows  # more of them spill on the oldest
+    return Blocks(min(rows, most), 32 if backward or size <= 128 else 16, 8, False)
+
+
+class _Problem:
+    """Operands as the kernels take them."""
+
+    def __init__(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float, causal: bool):
+        self.query, self.key, self.value = (_unit(t) for t in (query, key, value))
+        self.batches, self.heads, self.queries, self.size = query.shape
+        self.groups, self.keys, self.width = key.shape[1], key.shape[2], value.shape[3]
+        shape = (self.batches, self.heads, self.queries, self.keys)
+        self.mask = None if mask is None else (mask.view(torch.uint8) if mask.dtype == torch.bool else mask)
+        if self.mask is not None:
+            self.mask = self.mask.expand(shape)
+        kind = "none" if mask is None else "bool" if mask.dtype == torch.bool else "float"
+        self.constants = {
+            "GROUP": self.heads // self.groups,
+            "E": self.size,
+            "F": self.width,
+            "EP": max(16, 1 << (self.size - 1).bit_length()),
+            "FP": max(16, 1 << (self.width - 1).bit_length()),
+            "BIAS": kind,
+            "CAUSAL": causal,
+            "DROPOUT": dropout > 0,
+        }
+
+    def bias(self) -> Tensor:
+        return self.query if self.mask is None else self.mask
+
+    def bias_strides(self) -> tuple[int, ...]:
+        return (0, 0, 0, 0) if self.mask is None else self.mask.stride()
+
+    def blocks(self, backward: bool) -> Blocks:
+        return _blocks(self.query.device, self.query.dtype, self.queries, max(self.size, self.width), backward)
+
+
+def _unit(t: Tensor) -> Tensor:
+    return t if t.stride(-1) == 1 or t.shape[-1] == 1 else t.contiguous()
+
+
+def _writable(t: Tensor) -> Tensor:
+    """The tensor, or one of its shape whose last dimension is dense."""
+    return t if t.stride(-1) == 1 or t.shape[-1] == 1 else torch.empty(t.shape, dtype=t.dtype, device=t.device)
+
+
+def _three(t: Tensor) -> tuple[int, ...]:
+    return t.stride()[:3]
+
+
+def forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    causal: bool,
+    scale: float | None,
+) -> tuple[Tensor, Tensor, int]:
+    """Attention of operands that :func:`takes` takes.
+
+    Args:
+        query: (batches, heads, L, E). key, value: (batches, heads of keys, S, E) and (…, S, F).
+        mask: bool or a float, broadcastable to (batches, heads, L, S).
+        dropout: the probability of a weight to be dropped; drawn from the device's generator where it is above 0.
+
+    Returns:
+        (batches, heads, L, F) in query's order of dimensions; the logarithms of the sums, (batches, heads, L) of f32
+        (-inf where no key is allowed, whose results are 0); the seed.
+    """
+    from anyxpu.ops import attention_kernels as kernels  # Triton, which `import torch` does without
+
+    p = _Problem(query, key, value, mask, dropout, causal)
+    out = _like(query, p.width)
+    into = _writable(out)
+    logs = torch.empty((p.batches, p.heads, p.queries), dtype=torch.float32, device=query.device)
+    seed = _seed(query.device) if dropout > 0 else 0
+    blocks = p.blocks(backward=False)
+    grid = (-(-p.queries // blocks.queries), p.heads, p.batches)
+    with torch.xpu.device(query.device):
+        kernels.attend[grid](
+            p.query, p.key, p.value, p.bias(), into, logs,
+            *_three(p.query), *_three(p.key), *_three(p.value), *_three(into), *p.bias_strides(),
+            _scale(p, scale) * LOG2E, dropout, seed, p.queries, p.keys,
+            **p.constants, BM=blocks.queries, BN=blocks.keys, WIDE=blocks.wide, num_warps=blocks.warps,
+        )  # fmt: skip
+    return (out if into is out else out.copy_(into)), logs, seed
+
+
+def backward(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    out: Tensor,
+    logs: Tensor,
+    dropout: float,
+    causal: bool,
+    seed: int,
+    scale: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients by query, key and value, of their shapes and orders of dimensions."""
+    from anyxpu.ops import attention_kernels as kernels  # Triton, which `import torch` does without
+
+    p = _Problem(query, key, value, mask, dropout, causal)
+    grad, out = _unit(grad), _unit(out)
+    q_grad, k_grad, v_grad = (torch.empty_like(t) for t in (query, key, value))
+    into = [_writable(t) for t in (q_grad, k_grad, v_grad)]
+    deltas = torch.empty_like(logs)
+    blocks = p.blocks(backward=True)
+    last = (_scale(p, scale) * LOG2E, dropout, seed, p.queries, p.keys)
+    options = {"BM": blocks.queries, "BN": blocks.keys, "WIDE": blocks.wide, "num_warps": blocks.warps}
+    with torch.xpu.device(query.device):
+        kernels.by_queries[(-(-p.queries // blocks.queries), p.heads, p.batches)](
+            p.query, p.key, p.value, p.bias(), out, grad, logs, deltas, into[0],
+            *_three(p.query), *_three(p.key), *_three(p.value), *_three(out), *_three(grad), *_three(into[0]),
+            *p.bias_strides(), *last, **p.constants, **options,
+        )  # fmt: skip
+        kernels.by_keys[(-(-p.keys // blocks.keys), p.groups, p.batches)](
+            p.query, p.key, p.value, p.bias(), grad, logs, deltas, into[1], into[2],
+            *_three(p.query), *_three(p.key), *_three(p.value), *_three(grad), *_three(into[1]), *_three(into[2]),
+            *p.bias_strides(), *last, **p.constants, **options,
+        )  # fmt: skip
+    for made, wanted in zip(into, (q_grad, k_grad, v_grad), strict=True):
+        if made is not wanted:
+            wanted.copy_(made)
+    return q_grad, k_grad, v_grad
+
+
+def _scale(p: _Problem, scale: float | None) -> float:
+    return 1.0 / math.sqrt(p.size) if scale is None else float(scale)
+
+
+def _like(query: Tensor, width: int) -> Tensor:
+    """An empty tensor of query's shape but for the last dimension, laid out as torch's meta function predicts."""
+    if width == query.shape[-1]:
+        return torch.empty_like(query)
+    shape = (*query.shape[:-1], width)
+    strides, step = [0] * len(shape), 1
+    for d in sorted(range(len(shape)), key=query.stride, reverse=True)[::-1]:
+        strides[d] = step
+        step *= shape[d]
+    return torch.empty_strided(shape, strides, dtype=query.dtype, device=query.device)
+
+
+def _seed(device: torch.device) -> int:
+    """A number that no other call draws, from the device's own generator."""
+    seed, offset = lib().philox_state(None, 1, torch.empty(0, device=device).get_device())
+    return (seed * 0x9E3779B97F4A7C15 + offset) % 2**62
