@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
+from anyxpu import ops
+
+FUSED = "_scaled_dot_product_fused_attention_overrideable"
 HEADS, LENGTH, SIZE = 4, 33, 16
 
 
@@ -52,3 +56,137 @@ def test_mixed_dtypes_are_refused_as_on_the_cpu(xpu):
         return str(caught.value).split(", but")[0]
 
     assert words("xpu") == words("cpu")
+
+
+DTYPES = {torch.float32: 2e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}
+# batches, heads, heads of keys, L, S, E, F
+SHAPES = [
+    (2, 4, 4, 130, 130, 64, 64),
+    (1, 6, 2, 33, 77, 40, 24),
+    (2, 2, 1, 1, 200, 128, 128),
+    (1, 2, 2, 65, 64, 256, 8),
+]
+
+
+@pytest.mark.not_simulated("compares results")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", ["none", "causal", "bool", "float", "keys"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_kernels_and_their_gradients_equal_f64(xpu, shape, kind, dtype):
+    batches, heads, groups, length, keys, size, width = shape
+    query = torch.randn(batches, length, heads, size).to(dtype).transpose(1, 2)  # as models lay it out
+    key, value = torch.randn(batches, groups, keys, size).to(dtype), torch.randn(batches, groups, keys, width).to(dtype)
+    mask = {
+        "bool": torch.rand(batches, 1, length, keys) > 0.3,
+        "float": torch.randn(1, heads, length, keys).to(dtype),
+        "keys": torch.rand(batches, 1, 1, keys) > 0.5,
+    }.get(kind)
+    grad = torch.randn(batches, heads, length, width).to(dtype)
+
+    def run(to, attn_mask):
+        leaves = [to(t).detach().requires_grad_() for t in (query, key, value)]
+        out = scaled_dot_product_attention(
+            *leaves, attn_mask=attn_mask, is_causal=kind == "causal", enable_gqa=heads != groups
+        )
+        out.backward(to(grad))
+        return [out, *(leaf.grad for leaf in leaves)]
+
+    exact = run(lambda t: t.double(), mask.double() if kind == "float" else mask)
+    ops.reset_counters()
+    ours = run(lambda t: t.to("xpu"), None if mask is None else mask.to("xpu"))
+    served = ops.counters()
+    assert served[f"aten::{FUSED}"] == {"compiled": 1} and served[f"aten::{FUSED}_backward"] == {"compiled": 1}
+    for mine, theirs in zip(ours, exact, strict=True):
+        most = theirs.abs().max().clamp(min=1)  # where one key is seen, gradients are differences of equal numbers
+        assert (mine.cpu().double() - theirs).abs().max() <= 3 * DTYPES[dtype] * most
+
+
+@pytest.mark.not_simulated("compares results")
+def test_queries_that_may_see_nothing_give_zeros(xpu):
+    query, key, value = (torch.randn(1, 2, 40, 16).to("xpu").requires_grad_() for _ in range(3))
+    mask = torch.ones(40, 40, dtype=torch.bool)
+    mask[7] = False
+    out = scaled_dot_product_attention(query, key, value, attn_mask=mask.to("xpu"))
+    out.sum().backward()
+    assert (out[:, :, 7] == 0).all() and not out.isnan().any()
+    assert all(not t.grad.isnan().any() for t in (query, key, value)) and (query.grad[:, :, 7] == 0).all()
+
+
+@pytest.mark.not_simulated("compares results")
+def test_dropout_drops_the_same_weights_forward_and_backward(xpu):
+    query, key = (torch.randn(2, 4, 70, 32).to("xpu") for _ in range(2))
+    value = torch.randn(2, 4, 70, 32).to("xpu").requires_grad_()
+    torch.manual_seed(5)
+    out = scaled_dot_product_attention(query, key, value, dropout_p=0.3)
+    grad = torch.randn(2, 4, 70, 32).to("xpu")
+    (by_value,) = torch.autograd.grad(out, value, grad)
+    # What attention makes of the values is linear in them: the two products are one sum, if the weights are the same.
+    torch.testing.assert_close((out * grad).sum(), (value * by_value).sum(), rtol=1e-4, atol=1e-3)
+    torch.manual_seed(5)
+    assert torch.equal(scaled_dot_product_attention(query, key, value, dropout_p=0.3), out)
+    assert not torch.equal(scaled_dot_product_attention(query, key, value, dropout_p=0.3), out)
+    ones = torch.ones_like(value)
+    kept = scaled_dot_product_attention(torch.zeros_like(query), key, ones, dropout_p=0.3)  # equal weights
+    assert abs(kept.mean().item() - 1) < 0.02 and 0.01 < kept.std().item() < 0.2
+
+
+@pytest.mark.not_simulated("compares results")
+def test_sdpa_kernel_and_the_direct_operators(xpu):
+    query, key, value = (torch.randn(1, 2, 50, 32).to("xpu") for _ in range(3))
+    expected = scaled_dot_product_attention(*(t.cpu().double() for t in (query, key, value))).float()
+
+    def used(*backends):
+        ops.reset_counters()
+        with sdpa_kernel(list(backends)):
+            out = scaled_dot_product_attention(query, key, value)
+        assert (out.cpu() - expected).abs().max() < 1e-5
+        return f"aten::{FUSED}" in ops.counters()
+
+    assert used(SDPBackend.FLASH_ATTENTION) and used(SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH)
+    assert not used(SDPBackend.MATH)
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION), pytest.raises(RuntimeError, match="No available kernel"):
+        scaled_dot_product_attention(query.double(), key.double(), value.double())
+    assert torch._fused_sdp_choice(query, key, value) == SDPBackend.OVERRIDEABLE.value
+    aten = torch.ops.aten
+    for out, logs, *_ in (
+        aten._scaled_dot_product_flash_attention(query, key, value),
+        aten._scaled_dot_product_efficient_attention(query, key, value, None, True),
+    ):
+        assert (out.cpu() - expected).abs().max() < 1e-5
+        scores = query.cpu().double() @ key.cpu().double().mT / 32**0.5
+        torch.testing.assert_close(logs.cpu().double(), scores.logsumexp(-1), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.not_simulated("compares results")
+@pytest.mark.parametrize("length", [60, 3000])
+def test_a_compiled_graph_has_no_host_operator_and_large_scores_stay_out_of_memory(xpu, length):
+    heads = 1 if length == 60 else 8
+
+    def run(q, k, v):
+        return scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    inputs = [torch.randn(1, heads, length, 16) for _ in range(3)]
+    ours = [t.to("xpu") for t in inputs]
+    compiled = torch.compile(run, dynamic=False)
+    compiled(*ours)
+    torch.xpu.synchronize()
+    ops.reset_counters()
+    torch.xpu.reset_peak_memory_stats()
+    before = torch.xpu.memory_allocated()
+    out = compiled(*ours)
+    torch.xpu.synchronize()
+    grown = torch.xpu.max_memory_allocated() - before
+    assert not [name for name, ways in ops.counters().items() if ways.get("host")]
+    assert (f"aten::{FUSED}" in ops.counters()) == (length == 3000)
+    assert grown < heads * length * length * 4 + (1 << 20) if length == 60 else grown < 8 << 20
+    assert (out.cpu() - run(*inputs)).abs().max() < 1e-5
+
+
+def test_the_kernels_are_launched_with_every_size_of_heads(xpu):
+    for size in (16, 80, 256):
+        for dtype in DTYPES:
+            leaves = [torch.randn(1, 2, 96, size, dtype=dtype, device="xpu", requires_grad=True) for _ in range(3)]
+            out = scaled_dot_product_attention(*leaves, is_causal=True)
+            out.backward(torch.ones_like(out))
+            assert out.shape == leaves[0].shape and all(t.grad.shape == t.shape for t in leaves)
+    torch.xpu.synchronize()
