@@ -382,6 +382,56 @@ def test_a_product_into_f16_is_summed_in_f32_and_rounded_once(engine, k, options
     assert ((o.double() - exact).abs() <= 0.51 * unit).all()  # half a unit, and what f32 rounds by itself
 
 
+@triton.jit
+def turned_dot_kernel(a, b, o, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, SIDES: tl.constexpr):
+    i, j, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    if SIDES == "left" or SIDES == "both":
+        x = tl.trans(tl.load(a + k[:, None] * M + i[None, :]))
+    else:
+        x = tl.load(a + i[:, None] * K + k[None, :])
+    if SIDES == "right" or SIDES == "both":
+        y = tl.trans(tl.load(b + j[:, None] * K + k[None, :]))
+    else:
+        y = tl.load(b + k[:, None] * N + j[None, :])
+    total = tl.dot(x, y, out_dtype=o.dtype.element_ty)
+    total += tl.dot(x, y, out_dtype=o.dtype.element_ty)  # both read what the transposition left
+    tl.store(o + i[:, None] * N + j[None, :], total)
+
+
+@BOTH
+@pytest.mark.parametrize("sides", ["left", "right", "both", "none"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8, torch.float64], ids=str)
+@pytest.mark.parametrize(("m", "n", "k"), [(32, 16, 64), (16, 64, 16)])
+def test_products_of_transposed_operands(m, n, k, dtype, sides, options):
+    if dtype == torch.int8:
+        a, b = torch.randint(-128, 127, (m, k), dtype=dtype), torch.randint(-128, 127, (k, n), dtype=dtype)
+        o = torch.zeros(m, n, dtype=torch.int32)
+    else:
+        a, b = torch.randn(m, k).to(dtype), torch.randn(k, n).to(dtype)
+        o = torch.zeros(m, n, dtype=torch.float64 if dtype == torch.float64 else torch.float32)
+    given = (
+        a.t().contiguous() if sides in ("left", "both") else a,
+        b.t().contiguous() if sides in ("right", "both") else b,
+    )
+    launch(turned_dot_kernel, (1,), *given, o, M=m, N=n, K=k, SIDES=sides, **options)
+    torch.testing.assert_close(o.double(), 2 * (a.double() @ b.double()), atol=2e-4, rtol=1e-5)
+
+
+@triton.jit
+def batched_dot_kernel(a, b, o, B: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+    i, m, n, k = tl.arange(0, B), tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    x = tl.load(a + i[:, None, None] * (M * K) + m[None, :, None] * K + k[None, None, :])
+    y = tl.load(b + i[:, None, None] * (K * N) + k[None, :, None] * N + n[None, None, :])
+    tl.store(o + i[:, None, None] * (M * N) + m[None, :, None] * N + n[None, None, :], tl.dot(x, y))
+
+
+@BOTH
+def test_batches_of_products(options):
+    a, b, o = torch.randn(4, 16, 32), torch.randn(4, 32, 32), torch.zeros(4, 16, 32)
+    launch(batched_dot_kernel, (1,), a, b, o, B=4, M=16, N=32, K=32, **options)
+    torch.testing.assert_close(o.double(), a.double() @ b.double(), atol=1e-4, rtol=1e-5)
+
+
 def rounded_to_tf32(x):
     """f32 with 13 bits fewer, to nearest even; of finite numbers."""
     bits = x.view(torch.int32).long()

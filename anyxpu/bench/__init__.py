@@ -54,6 +54,11 @@ SUITES: dict[str, Suite] = {
         "anyxpu.bench.kernels",
         cases="anyxpu.bench.kernel_cases",
     ),
+    "attention": Suite(
+        "Attention of common models, eager and compiled, beside the CPU.",
+        "anyxpu.bench.attention",
+        cases="anyxpu.bench.attention",
+    ),
     "gpu-code": Suite(
         "Native code for every Intel GPU target: registers, spills, instructions.",
         "anyxpu.bench.gpu_code",

@@ -1,0 +1,34 @@
+"""``anyxpu bench attention``: both sides are checked before they are timed, and a wrong one is said."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from anyxpu.bench import Request, attention
+
+pytestmark = pytest.mark.not_simulated("compares results")
+
+
+def test_a_case_is_checked_and_timed(xpu, monkeypatch):
+    monkeypatch.setitem(attention.CASES, "small", attention.Case(1, 4, 2, 40, 70, 16))
+    report = attention.run(Request(quick=True, rounds=1, only=("small",)))
+    assert report.wrong == [] and len(report.rows) == 4  # two dtypes, forward and training
+    for row in report.rows:
+        assert all(row[side]["median_ms"] > 0 and row[side]["flop_per_second"] > 0 for side in attention.SIDES)
+        assert row["ratio"]["eager"] == row[attention.CPU]["median_ms"] / row[attention.XPU]["median_ms"]
+
+
+def test_a_wrong_side_is_said_and_not_timed(xpu, monkeypatch):
+    monkeypatch.setitem(attention.CASES, "small", attention.Case(1, 2, 2, 40, 40, 16, trained=False))
+    right = attention.scaled_dot_product_attention
+
+    def wrong(query, *rest, **options):
+        made = right(query, *rest, **options)
+        return made * 1.01 if query.device.type == "xpu" else made
+
+    monkeypatch.setattr(attention, "scaled_dot_product_attention", wrong)
+    monkeypatch.setattr(attention, "DTYPES", (torch.float32,))
+    report = attention.run(Request(quick=True, rounds=1, only=("small",)))
+    assert len(report.wrong) == 1 and "xpu eager" in report.wrong[0]
+    assert report.rows[0]["ratio"] == {}
