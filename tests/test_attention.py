@@ -190,3 +190,36 @@ def test_the_kernels_are_launched_with_every_size_of_heads(xpu):
             out.backward(torch.ones_like(out))
             assert out.shape == leaves[0].shape and all(t.grad.shape == t.shape for t in leaves)
     torch.xpu.synchronize()
+
+
+@pytest.mark.not_simulated("compares results")
+def test_transformations_of_functions_take_the_composition(xpu):
+    inputs = torch.randn(3, 2, 2, 20, 16)
+
+    def attend(t):
+        return scaled_dot_product_attention(t, t, t, scale=0.5)
+
+    exact = torch.stack([attend(t.double()) for t in inputs])
+    assert (torch.vmap(attend)(inputs.to("xpu")).cpu() - exact).abs().max() < 1e-5
+    assert (torch.vmap(attend)(inputs) - exact).abs().max() < 1e-5  # the CPU's rule goes on as it did
+
+    def loss(t):
+        return attend(t).square().sum()
+
+    leaf = inputs.double().requires_grad_()
+    (by_input,) = torch.autograd.grad(loss(leaf), leaf)
+    assert (torch.vmap(torch.func.grad(loss))(inputs.to("xpu")).cpu() - by_input).abs().max() < 1e-3
+    direction = torch.randn(2, 2, 20, 16)
+    step = 1e-6
+    there, here = (attend(inputs[0].double() + s * direction.double()) for s in (step, -step))
+    _, along = torch.func.jvp(attend, (inputs[0].to("xpu"),), (direction.to("xpu"),))
+    assert (along.cpu() - (there - here) / (2 * step)).abs().max() < 1e-3
+
+
+@pytest.mark.not_simulated("compares results")
+def test_what_is_not_a_number_stays_so(xpu):
+    query, key, value = (torch.randn(1, 1, 40, 16) for _ in range(3))
+    query[0, 0, 5, 3], value[0, 0, 7, 2] = float("nan"), float("inf")
+    out = scaled_dot_product_attention(*(t.to("xpu") for t in (query, key, value))).cpu()
+    assert out[0, 0, 5].isnan().all()
+    assert out[0, 0, :5, 2].isinf().all() and out[0, 0, :5, :2].isfinite().all()

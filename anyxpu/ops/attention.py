@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -102,6 +104,8 @@ def _fusable(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_
         return False
     if mask is not None and (is_causal or mask.requires_grad):
         return False
+    if torch._C._functorch.maybe_get_level(query) != -1 or torch.autograd.forward_ad._current_level >= 0:
+        return False  # only the composition can be batched, or differentiated forward
     if not 3 <= query.dim() <= 4 or not key.dim() == value.dim() == query.dim():
         return False
     q, k, v = (_four(t) for t in (query, key, value))
@@ -170,6 +174,7 @@ def register() -> None:
     for key in ("XPU", "AutogradXPU"):
         library.impl(_NAME, attention, key)
     _registered.append(library)
+    _serve_batches(library)
     operator = torch.ops.aten.scaled_dot_product_attention.default
     composite = torch._C.DispatchKey.CompositeImplicitAutograd
     in_tree = operator.py_kernels.pop(composite, None) or functools.partial(operator._op_dk, composite)
@@ -177,3 +182,23 @@ def register() -> None:
     @operator.py_impl(composite)
     def decompose(query: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return (attention if query.device.type == "xpu" else in_tree)(query, *args, **kwargs)
+
+
+def _serve_batches(library: torch.library.Library) -> None:
+    """Under vmap, torch's own rules ask the table as well: xpu tensors are composed there, others go on as they did."""
+    if not hasattr(torch.library, "get_kernel"):  # before torch 2.9
+        return
+    for key in ("FuncTorchVmapMode", "FuncTorchBatched"):
+        rule = torch.library.get_kernel(f"aten::{_NAME}", key)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that there was another
+            library.impl(_NAME, _batched(rule), key, with_keyset=True, allow_override=True)
+
+
+def _batched(rule: Any) -> Callable[..., Any]:
+    def attend(keys: torch._C.DispatchKeySet, query: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if query.device.type == "xpu":
+            return attention(query, *args, **kwargs)
+        return rule.call_boxed(keys, query, *args, **kwargs)
+
+    return attend

@@ -186,11 +186,12 @@ def attend(
             dropout, seed, L, S, E, F, EP, FP, BN, BIAS, CAUSAL, DROPOUT, True, WIDE,
         )  # fmt: skip
     inside = queries < L
-    tl.store(logs + row * L + queries, tl.where(total > 0, (top + tl.log2(total)) * LN2, float("-inf")), mask=inside)
+    seen = total != 0  # a sum that is NaN stays what it is
+    tl.store(logs + row * L + queries, tl.where(seen, (top + tl.log2(total)) * LN2, float("-inf")), mask=inside)
     kept = 1.0
     if DROPOUT:
         kept = 1.0 - dropout
-    results = sums * tl.where(total > 0, 1.0 / (total * kept), 0.0)[:, None]
+    results = sums * tl.where(seen, 1.0 / (total * kept), 0.0)[:, None]
     columns = tl.arange(0, FP)
     out += batch * out_batch + head * out_head
     places = out + queries.to(tl.int64)[:, None] * out_row + columns[None, :]
