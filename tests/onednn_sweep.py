@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import anyxpu.ops
 from anyxpu.ops import library
@@ -96,7 +97,13 @@ def products(dtype: torch.dtype, everything: bool) -> Iterator[Case]:
     yield case("linear", torch.nn.functional.linear, operand((3, 5, 40), dtype), weight, bias)
     yield case("linear without bias", torch.nn.functional.linear, operand((3, 5, 40), dtype), weight)
     heads = tuple(operand((2, 4, 32, 16), dtype) for _ in range(3))
-    yield case("attention", torch.nn.functional.scaled_dot_product_attention, *heads)
+    yield case("composed attention", composed_attention, *heads)
+
+
+def composed_attention(*operands: Tensor) -> Tensor:
+    """Without the kernels that take its place where they can."""
+    with sdpa_kernel(SDPBackend.MATH):
+        return torch.nn.functional.scaled_dot_product_attention(*operands)
 
 
 def convolutions(dtype: torch.dtype, everything: bool) -> Iterator[Case]:
