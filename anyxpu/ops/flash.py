@@ -126,6 +126,12 @@ def forward(
     """
     from anyxpu.ops import attention_kernels as kernels  # Triton, which `import torch` does without
 
+    heads, groups = query.shape[1], key.shape[1]
+    if query.shape[2] == 1 and heads > groups and mask is None and dropout == 0 and not causal:
+        # One query of each head, as in decoding: heads that share keys are one block of queries and read them once.
+        packed = query.reshape(query.shape[0], groups, heads // groups, query.shape[3])
+        rows, logs, seed = forward(packed, key, value, None, 0.0, False, scale)
+        return _like(query, value.shape[3]).copy_(rows.reshape(*query.shape[:3], -1)), logs.view(query.shape[:3]), seed
     p = _Problem(query, key, value, mask, dropout, causal)
     out = _like(query, p.width)
     into = _writable(out)
