@@ -131,6 +131,16 @@ def test_dropout_drops_the_same_weights_forward_and_backward(xpu):
 
 
 @pytest.mark.not_simulated("compares results")
+def test_what_the_kernels_do_not_take(xpu):
+    query = torch.randn(1, 2, 20, 16).to("xpu")
+    assert (scaled_dot_product_attention(query, query, query, dropout_p=1.0) == 0).all()
+    direct = torch.ops.aten._scaled_dot_product_flash_attention
+    for operands, dropout in (((query, query.half(), query), 0.0), ((query, query, query), 1.0)):
+        with pytest.raises(NotImplementedError, match="one dtype of float32"):
+            direct(*operands, dropout)
+
+
+@pytest.mark.not_simulated("compares results")
 def test_sdpa_kernel_and_the_direct_operators(xpu):
     query, key, value = (torch.randn(1, 2, 50, 32).to("xpu") for _ in range(3))
     expected = scaled_dot_product_attention(*(t.cpu().double() for t in (query, key, value))).float()
@@ -201,6 +211,10 @@ def test_transformations_of_functions_take_the_composition(xpu):
 
     exact = torch.stack([attend(t.double()) for t in inputs])
     assert (torch.vmap(attend)(inputs.to("xpu")).cpu() - exact).abs().max() < 1e-5
+    one = inputs[0].to("xpu")  # and where not every operand is batched
+    shared = torch.vmap(lambda k: scaled_dot_product_attention(one, k, k, scale=0.5))(inputs.to("xpu")).cpu()
+    separate = [scaled_dot_product_attention(inputs[0].double(), k, k, scale=0.5) for k in inputs.double()]
+    assert (shared - torch.stack(separate)).abs().max() < 1e-5
     assert (torch.vmap(attend)(inputs) - exact).abs().max() < 1e-5  # the CPU's rule goes on as it did
 
     def loss(t):

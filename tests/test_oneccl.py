@@ -12,7 +12,7 @@ from tests import test_xccl
 from tests.conftest import RunPython
 from tests.gpu_support import needs_driver, run_on
 
-needs_oneccl = pytest.mark.skipif(oneccl._folder() is None, reason=f"needs oneCCL: {oneccl.INSTALL}")
+needs_oneccl = pytest.mark.skipif(oneccl.installed_in() is None, reason=f"needs oneCCL: {oneccl.INSTALL}")
 
 # What test_xccl's program does not reach, after it; the collectives of both are then oneCCL's.
 MORE = """
@@ -137,7 +137,7 @@ def test_collectives_by_oneccl_give_what_they_are_defined_to(run_python: RunPyth
 def test_intels_driver_takes_what_oneccl_enqueues(tmp_path: Path, device: str) -> None:
     outcome = run_on(device, LAUNCHED, tmp_path, count=2, ANYXPU_XCCL="oneccl")
     assert outcome.stdout.splitlines()[-1] == '"done"'
-    assert outcome.refused() == {}
+    assert outcome.refused() == {} and outcome.accepted("alloc") > 0
 
 
 def test_a_missing_oneccl_is_said_once_and_gloo_serves(run_python: RunPython, tmp_path: Path) -> None:

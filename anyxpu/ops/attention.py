@@ -48,7 +48,7 @@ def attention(
         RuntimeError: dtypes, devices or ranks that CPU torch refuses as well.
     """
     _check(query, key, value, attn_mask)
-    if chosen(query, key, value, attn_mask, is_causal, enable_gqa) == _BACKENDS.OVERRIDEABLE:
+    if chosen(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa) == _BACKENDS.OVERRIDEABLE:
         return _fused(query, key, value, attn_mask, dropout_p, is_causal, scale)
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         # The composed form adds its mask: what takes no part gets -inf.
@@ -60,7 +60,7 @@ def attention(
 
 
 def chosen(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, enable_gqa: bool
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float, is_causal: bool, enable_gqa: bool
 ) -> torch._C._SDPBackend:
     """The kernels of :mod:`anyxpu.ops.flash` where they take the operands, else the composition.
 
@@ -80,7 +80,7 @@ def chosen(
     if (
         fused
         and not (composed and _better_composed(query, key))
-        and _fusable(query, key, value, mask, is_causal, enable_gqa)
+        and _fusable(query, key, value, mask, dropout_p, is_causal, enable_gqa)
     ):
         return _BACKENDS.OVERRIDEABLE
     if not composed:
@@ -105,19 +105,22 @@ def _better_composed(query: Tensor, key: Tensor) -> bool:
     return isinstance(scores, int) and scores <= MOST_SCORES
 
 
-def _fusable(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, enable_gqa: bool) -> bool:
+def _fusable(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float, is_causal: bool, enable_gqa: bool
+) -> bool:
     if any(t.is_nested or t.layout != torch.strided for t in (query, key, value)):
         return False
     if mask is not None and (is_causal or mask.requires_grad):
         return False
-    if torch._C._functorch.maybe_get_level(query) != -1 or torch.autograd.forward_ad._current_level >= 0:
+    wrapped = any(torch._C._functorch.maybe_get_level(t) != -1 for t in (query, key, value, mask) if t is not None)
+    if wrapped or torch.autograd.forward_ad._current_level >= 0:
         return False  # only the composition can be batched, or differentiated forward
     if not 3 <= query.dim() <= 4 or not key.dim() == value.dim() == query.dim():
         return False
     q, k, v = (_four(t) for t in (query, key, value))
     if not enable_gqa and q.shape[1] != k.shape[1]:
         return False  # or broadcast, which the composition does
-    return flash.takes(q, k, v, mask)
+    return flash.takes(q, k, v, mask, dropout_p)
 
 
 def _four(t: Tensor) -> Tensor:

@@ -27,9 +27,16 @@ class Blocks:
     wide: bool
 
 
-def takes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
-    """Whether the kernels serve such operands: 4-D, one dtype, heads of keys that divide those of queries."""
-    if not (query.dim() == key.dim() == value.dim() == 4 and query.dtype in DTYPES):
+def takes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float) -> bool:
+    """Whether the kernels serve such operands: 4-D, one dtype, heads of keys that divide those of queries.
+
+    Where all weights are dropped the composition says what is left of them.
+    """
+    if not (query.dim() == key.dim() == value.dim() == 4 and query.dtype in DTYPES and 0.0 <= dropout < 1.0):
+        return False
+    if not (query.dtype == key.dtype == value.dtype and query.device == key.device == value.device):
+        return False
+    if mask is not None and not (mask.device == query.device and (mask.dtype in DTYPES or mask.dtype == torch.bool)):
         return False
     if 0 in (*query.shape, *key.shape, *value.shape) or max(query.shape[-1], value.shape[-1]) > LARGEST:
         return False

@@ -17,20 +17,21 @@ from anyxpu.ops import flash
 Results = tuple[Any, ...]
 
 
-def _require(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> None:
-    if not flash.takes(query, key, value, mask):
+def _require(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float) -> None:
+    if not flash.takes(query, key, value, mask, dropout):
         shapes = ", ".join(str(tuple(t.shape)) for t in (query, key, value, *(() if mask is None else (mask,))))
         raise NotImplementedError(
             f"anyxpu: the attention kernels do not take {query.dtype} operands of the shapes {shapes}: they want four "
-            f"dimensions, none of them empty, float32, bfloat16 or float16, and heads of up to {flash.LARGEST} "
-            "elements. torch.nn.functional.scaled_dot_product_attention composes what they do not take"
+            "dimensions, none of them empty, one dtype of float32, bfloat16 and float16, heads of up to "
+            f"{flash.LARGEST} elements, and a dropout below 1. "
+            "torch.nn.functional.scaled_dot_product_attention composes what they do not take"
         )
 
 
 def _forward(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float, causal: bool, scale: float | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    _require(query, key, value, mask)
+    _require(query, key, value, mask, dropout)
     out, logs, seed = flash.forward(query, key, value, mask, dropout, causal, scale)
     return out, logs, torch.tensor(seed, dtype=torch.int64), torch.tensor(0, dtype=torch.int64)
 
@@ -180,4 +181,4 @@ def choice(
     """aten::_fused_sdp_choice: the number of the SDPBackend that scaled_dot_product_attention takes."""
     from anyxpu.ops.attention import chosen
 
-    return int(chosen(query, key, value, attn_mask, is_causal, enable_gqa).value)
+    return int(chosen(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa).value)

@@ -67,7 +67,6 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "Reduce": (c_void_p, c_void_p, c_size_t, c_int, c_int, c_int, c_void_p, c_void_p),
     "AllGather": (c_void_p, c_void_p, c_size_t, c_int, c_void_p, c_void_p),
     "ReduceScatter": (c_void_p, c_void_p, c_size_t, c_int, c_int, c_void_p, c_void_p),
-    "AllToAll": (c_void_p, c_void_p, c_size_t, c_int, c_void_p, c_void_p),
     "AllToAllV": (c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_void_p, c_void_p),
 }
 
@@ -80,7 +79,7 @@ class Library:
     """
 
     def __init__(self) -> None:
-        folder = _folder()
+        folder = installed_in()
         _prepare(folder)
         try:
             for name in ("libfabric.so.1", "libccl.so.2", "libccl.so.1", "libccl_legacy.so"):
@@ -114,7 +113,7 @@ def between_gpus(index: int) -> bool:
     return bool(torch.xpu.get_device_properties(index).type == "gpu")
 
 
-def _folder() -> Path | None:
+def installed_in() -> Path | None:
     """Where pip put oneCCL; None leaves it to the system's loader."""
     for root in (sys.prefix, sysconfig.get_config_var("userbase")):
         if root and (Path(root) / "lib" / "libccl.so.2").exists():
@@ -200,11 +199,13 @@ class Communicator:
 
     def _join(self, index: int) -> _Device | None:
         chosen = os.environ.get(VARIABLE) or ("gloo" if os.environ.get("ANYXPU_SIMULATE") else "oneccl")
-        if chosen == "gloo" or not between_gpus(index):
+        if not between_gpus(index):
             return None
         prefix = f"oneccl {len(self._joined)}"
         found, why = None, ""
         try:
+            if chosen == "gloo":
+                raise Missing(f"it is left out ({VARIABLE}=gloo, or a simulated GPU)")
             found = (self._load or library)()
             found.call("SetDevice", index)
         except AnyxpuError as error:
@@ -214,6 +215,8 @@ class Communicator:
         refused = {rank: answer for rank, answer in enumerate(answers) if answer != "yes"}
         if refused or found is None:
             rank, why = next(iter(refused.items()))
+            if chosen == "gloo":
+                return None  # as was asked for
             warnings.warn(
                 f"anyxpu: collectives of xpu tensors go through the host's memory (gloo), for on rank {rank} {why}. "
                 f"To have it: {INSTALL}; {VARIABLE}=gloo leaves it out without a word",
