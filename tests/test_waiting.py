@@ -28,6 +28,12 @@ until[(1,)](flag, out)
 torch.xpu.synchronize()
 flag.fill_(0)
 torch.xpu.synchronize()
+if sys.argv[2:] == ["many"]:  # every other stream has worked before
+    one = torch.ones_like(flag)
+    torch.xpu.synchronize()
+    for stream in [torch.xpu.Stream(priority=-1) for _ in range(32)] + [torch.xpu.Stream() for _ in range(31)]:
+        with torch.xpu.stream(stream):
+            until[(1,)](one, out)
 side = torch.xpu.Stream()
 with torch.xpu.stream(side):
     until[(1,)](flag, out)
@@ -70,10 +76,10 @@ print("usable:", out.item() > 0, (torch.ones(3, device="xpu") * 2).tolist())
 """
 
 
-def _run(tmp_path: Path, how: str) -> subprocess.CompletedProcess[str]:
+def _run(tmp_path: Path, *how: str) -> subprocess.CompletedProcess[str]:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    return subprocess.run([sys.executable, str(program), how], capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, str(program), *how], capture_output=True, text=True, timeout=120)
 
 
 @pytest.mark.parametrize("how", ["synchronize", "stream", "item", "cpu", "host operator", "another stream"])
@@ -91,8 +97,9 @@ def test_a_program_ends_with_its_status_though_the_device_goes_on(tmp_path: Path
     assert "the program ends while the device still works" in done.stderr
 
 
-def test_an_interrupt_that_nobody_catches_ends_the_program(tmp_path: Path) -> None:
-    done = _run(tmp_path, "never caught")
+@pytest.mark.parametrize("streams", [[], ["many"]], ids=["two", "all"])
+def test_an_interrupt_that_nobody_catches_ends_the_program(tmp_path: Path, streams: list[str]) -> None:
+    done = _run(tmp_path, "never caught", *streams)
     assert done.returncode == -2, done.stderr  # by the signal, as Python does
     assert "KeyboardInterrupt" in done.stderr and "the wait for the device was left" in done.stderr
 

@@ -4,17 +4,17 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
-#include <vector>
+#include <tuple>
 
 #include "shim/event_pool.h"
 #include "shim/gil.h"
@@ -32,45 +32,56 @@ constexpr const char* kNote =
     "the "
     "device is usable again when it has ended.";
 
-// Operations enqueued since a queue was last waited for. Some queues share a place: handles come and go.
-std::array<std::atomic<uint64_t>, 64>& enqueued() {
-  static std::array<std::atomic<uint64_t>, 64> places{};
-  return places;
-}
-
-std::atomic<uint64_t>& enqueued(ax_queue* queue) {
-  return enqueued()[(reinterpret_cast<uintptr_t>(queue) >> 6) % enqueued().size()];
-}
-
-bool anything_long() {
-  return std::any_of(enqueued().begin(), enqueued().end(),
-                     [](const auto& place) { return place.load(std::memory_order_relaxed) >= kLong; });
-}
-
-void add_operations(ax_queue* queue, uint64_t operations) {
-  enqueued(queue).fetch_add(operations == 0 ? kLong : operations, std::memory_order_relaxed);
-}
-
 // How far queues are behind: an event after every so many launches, of which only the youngest few may be outstanding.
-// Some queues share a place, but none waits for another's events, which may never come without its own work.
 constexpr uint32_t kMarkEvery = 256;
-constexpr std::ptrdiff_t kMarks = 4;
+constexpr size_t kMarks = 4;
 
-struct Mark {
+struct QueueRecord {
   ax_queue* queue;
-  std::shared_ptr<PooledEvent> event;
-};
-
-struct Depth {
+  QueueRecord* next;
+  std::atomic<uint64_t> enqueued{0};  // operations since the queue was last waited for
   std::atomic<uint32_t> launched{0};
   std::atomic<const void*> by{nullptr};  // the thread that launched last
   std::mutex mutex;
-  std::vector<Mark> marks;  // oldest first
+  std::deque<std::shared_ptr<PooledEvent>> marks;  // oldest first
 };
 
-Depth& depth_of(ax_queue* queue) {
-  static auto* places = new std::array<Depth, 64>;  // never destroyed: events outlive no driver
-  return (*places)[(reinterpret_cast<uintptr_t>(queue) >> 6) % places->size()];
+// One record a queue, never freed: our own queues live as long as the process, and others' are few. No two share one: a
+// wait for the first of them would say of the second that nothing long is enqueued there.
+using Records = std::array<std::atomic<QueueRecord*>, 64>;
+
+Records& records() {
+  static auto* all = new Records{};
+  return *all;
+}
+
+QueueRecord* find(QueueRecord* first, ax_queue* queue) {
+  while (first != nullptr && first->queue != queue) first = first->next;
+  return first;
+}
+
+QueueRecord& record_of(ax_queue* queue) {
+  auto& head = records()[(reinterpret_cast<uintptr_t>(queue) >> 6) % std::tuple_size_v<Records>];
+  QueueRecord* first = head.load(std::memory_order_acquire);
+  if (QueueRecord* known = find(first, queue); C10_LIKELY(known != nullptr)) return *known;
+  static auto* adding = new std::mutex;
+  const std::lock_guard lock(*adding);
+  first = head.load(std::memory_order_acquire);
+  if (QueueRecord* known = find(first, queue)) return *known;
+  auto* record = new QueueRecord{queue, first};
+  head.store(record, std::memory_order_release);
+  return *record;
+}
+
+bool anything_long() {
+  for (const auto& head : records())
+    for (const auto* record = head.load(std::memory_order_acquire); record != nullptr; record = record->next)
+      if (record->enqueued.load(std::memory_order_relaxed) >= kLong) return true;
+  return false;
+}
+
+void add_operations(QueueRecord& record, uint64_t operations) {
+  record.enqueued.fetch_add(operations == 0 ? kLong : operations, std::memory_order_relaxed);
 }
 
 struct Wait {
@@ -191,21 +202,18 @@ const void* this_thread() {
   return &mark;
 }
 
-void keep_depth(Depth& depth, ax_queue* queue, c10::DeviceIndex device) {
+void keep_depth(QueueRecord& record, c10::DeviceIndex device) {
   constexpr const char* kWhat = "wait for a stream that is far behind";
-  Mark mark{queue, std::make_shared<PooledEvent>(queue, device)};
+  auto mark = std::make_shared<PooledEvent>(record.queue, device);
   std::shared_ptr<PooledEvent> oldest;
   {
-    std::lock_guard lock(depth.mutex);
-    auto& marks = depth.marks;
-    const auto passed = [](const Mark& m) { return m.event->query() == AX_OK; };
-    marks.erase(std::remove_if(marks.begin(), marks.end(), passed), marks.end());
+    std::lock_guard lock(record.mutex);
+    auto& marks = record.marks;
+    while (!marks.empty() && marks.front()->query() == AX_OK) marks.pop_front();  // a queue is in order
     marks.push_back(std::move(mark));
-    const auto mine = [queue](const Mark& m) { return m.queue == queue; };
-    if (std::count_if(marks.begin(), marks.end(), mine) <= kMarks) return;
-    const auto first = std::find_if(marks.begin(), marks.end(), mine);
-    oldest = std::move(first->event);
-    marks.erase(first);
+    if (marks.size() <= kMarks) return;
+    oldest = std::move(marks.front());
+    marks.pop_front();
   }
   if (anything_long() && in_pythons_main_thread())
     return wait_in_another_thread([oldest] { return oldest->synchronize(); }, kWhat);
@@ -216,20 +224,20 @@ void keep_depth(Depth& depth, ax_queue* queue, c10::DeviceIndex device) {
 }  // namespace
 
 void wait_for_queue(ax_queue* queue, c10::DeviceIndex device, const char* what, Storages touched) {
-  const void* launcher = depth_of(queue).by.load(std::memory_order_relaxed);
+  QueueRecord& record = record_of(queue);
+  const void* launcher = record.by.load(std::memory_order_relaxed);
   std::shared_ptr<PooledEvent> mark;
   // A queue's own wait goes on while another thread gives it work; that for an event ends with what is there now.
   if (launcher != nullptr && launcher != this_thread()) mark = std::make_shared<PooledEvent>(queue, device);
   auto work = [queue, mark, touched = std::move(touched)] {
     return mark != nullptr ? mark->synchronize() : driver().queue_synchronize(queue);
   };
-  auto& operations = enqueued(queue);
-  uint64_t waited_for = operations.load(std::memory_order_relaxed);
+  uint64_t waited_for = record.enqueued.load(std::memory_order_relaxed);
   if (waited_for < kLong || !in_pythons_main_thread())
     check(work(), what);
   else
     wait_in_another_thread(std::move(work), what);
-  operations.compare_exchange_strong(waited_for, 0, std::memory_order_relaxed);  // unless more came meanwhile
+  record.enqueued.compare_exchange_strong(waited_for, 0, std::memory_order_relaxed);  // unless more came meanwhile
 }
 
 void wait_for_event(ax_event* event, const char* what) {
@@ -238,15 +246,15 @@ void wait_for_event(ax_event* event, const char* what) {
 }
 
 void note_work(ax_queue* queue, c10::DeviceIndex device, uint64_t operations) {
-  add_operations(queue, operations);
-  Depth& depth = depth_of(queue);
-  depth.by.store(this_thread(), std::memory_order_relaxed);
-  if (C10_UNLIKELY(depth.launched.fetch_add(1, std::memory_order_relaxed) % kMarkEvery == kMarkEvery - 1))
-    keep_depth(depth, queue, device);
+  QueueRecord& record = record_of(queue);
+  add_operations(record, operations);
+  record.by.store(this_thread(), std::memory_order_relaxed);
+  if (C10_UNLIKELY(record.launched.fetch_add(1, std::memory_order_relaxed) % kMarkEvery == kMarkEvery - 1))
+    keep_depth(record, device);
 }
 
 void note_dependence(ax_queue* queue) {
-  if (anything_long()) add_operations(queue, 0);
+  if (anything_long()) add_operations(record_of(queue), 0);
 }
 
 }  // namespace anyxpu
