@@ -187,6 +187,22 @@ TABLE: tuple[Patch, ...] = (
         since="2.14",
     ),
     Patch(
+        "conv-weights",
+        f"{_INDUCTOR}.kernel.conv",
+        ("convolution", "ir.ExternKernel.require_stride_order", "ir.ExternKernel.realize_input"),
+        "anyxpu.inductor.lowerings:weights_as_they_are",
+        "every call of a graph permutes the weights of its convolutions to channels-last",
+        "compiled convolutions are slower, by a pass over their weights",
+    ),
+    Patch(
+        "saved-conv-weights",
+        f"{_INDUCTOR}.graph",
+        ("GraphLowering.find_nodes_prefer_channels_last",),
+        "anyxpu.inductor.lowerings:saved_weights_as_they_are",
+        "a graph permutes the weights of its convolutions to channels-last for its backward",
+        "training of compiled convolutions is slower, by a pass over their weights",
+    ),
+    Patch(
         "index-room",
         f"{_INDUCTOR}.codegen.simd",
         ("SIMDScheduling.can_use_32bit_indexing",),

@@ -1,7 +1,8 @@
-"""Lowerings that Inductor withholds from xpu although they serve, and one that it gives although it does not."""
+"""Lowerings that Inductor withholds from xpu although they serve, one that does not, and layouts it asks for."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -52,3 +53,76 @@ def no_small_atomics(module: ModuleType) -> None:
         return bool(original(dtype)) or (dtype in small and "xpu" in V.graph.device_types)
 
     module.__dict__["needs_fallback_due_to_atomic_add_limitations"] = needs_fallback_due_to_atomic_add_limitations
+
+
+def weights_as_they_are(module: ModuleType) -> None:
+    """Have ``torch._inductor.kernel.conv`` leave a convolution's weights in the layout they have.
+
+    It asks for channels-last ones, for which every call of a graph permutes its parameters by a kernel. oneDNN brings
+    a weight of any layout into its own, and keeps what it made of a parameter that is not written in between.
+    """
+    import torch
+    from torch._inductor.lowering import lowerings
+
+    ir = module.ir
+    weights: list[Any] = []
+
+    class ExternKernel(ir.ExternKernel):  # type: ignore[misc, name-defined]
+        """The same, but weights are only made to be there."""
+
+        @classmethod
+        def require_stride_order(cls, x: Any, *args: Any, **kwargs: Any) -> Any:
+            if any(x is weight for weight in weights):
+                return ir.ExternKernel.realize_input(x)
+            return ir.ExternKernel.require_stride_order(x, *args, **kwargs)
+
+    class Names(ModuleType):
+        """torch._inductor.ir with that class."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(ir, name)
+
+    names = Names(ir.__name__)
+    names.ExternKernel = ExternKernel  # type: ignore[attr-defined]
+    module.ir = names  # type: ignore[attr-defined]
+
+    def with_weight(original: Callable[..., Any], place: int) -> Callable[..., Any]:
+        def lowering(*args: Any, **kwargs: Any) -> Any:
+            weight = args[place]
+            if weight.get_device().type != "xpu":
+                return original(*args, **kwargs)
+            weights.append(weight)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                weights.pop()
+
+        return lowering
+
+    # Of more dimensions, or with a bias, the first calls itself by its name in the module.
+    module.convolution = with_weight(module.convolution, 1)  # type: ignore[attr-defined]
+    for operator, place in ((torch.ops.aten.convolution, 1), (torch.ops.aten.convolution_backward, 2)):
+        for overload in (operator, operator.default):
+            if overload in lowerings:
+                lowerings[overload] = with_weight(lowerings[overload], place)
+
+
+def saved_weights_as_they_are(module: ModuleType) -> None:
+    """Have ``torch._inductor.graph`` hand a convolution's weights on to the backward graph in the layout they have.
+
+    It counts them among the nodes that had better be channels-last, as if they were activations.
+    """
+    import torch
+
+    original = module.GraphLowering.find_nodes_prefer_channels_last
+
+    def find_nodes_prefer_channels_last(self: Any) -> Any:
+        found = original(self)
+        for node in self.module.graph.nodes:
+            if node.target is torch.ops.aten.convolution.default:
+                weight = node.args[1]
+                if weight.op == "placeholder" and weight.meta["val"].device.type == "xpu":
+                    found.discard(weight)
+        return found
+
+    module.GraphLowering.find_nodes_prefer_channels_last = find_nodes_prefer_channels_last

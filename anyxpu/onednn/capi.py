@@ -151,6 +151,7 @@ _QUICK: dict[str, tuple[Any, ...]] = {
     "dnnl_memory_desc_create_with_strides": (_out, c_int, Dims, c_int, Dims),
     "dnnl_memory_desc_create_with_tag": (_out, c_int, Dims, c_int, c_int),
     "dnnl_memory_desc_clone": (_out, _handle),
+    "dnnl_memory_desc_get_blob": (c_void_p, POINTER(c_size_t), _handle),
     "dnnl_memory_desc_destroy": (_handle,),
     "dnnl_primitive_desc_destroy": (_handle,),
     "dnnl_primitive_desc_query": (_handle, c_int, c_int, c_void_p),

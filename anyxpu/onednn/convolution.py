@@ -25,6 +25,7 @@ from anyxpu.onednn.fallbacks import FLOAT32, HOST, Declined, Fallback, count, na
 from anyxpu.onednn.matmul import FLOATS, SIXTEEN_BITS, contiguous_strides
 from anyxpu.onednn.primitive import (
     Attributes,
+    Change,
     Executable,
     MemoryDesc,
     PrimitiveDesc,
@@ -33,6 +34,7 @@ from anyxpu.onednn.primitive import (
     reorder,
     run,
 )
+from anyxpu.shim import lib
 
 CACHE: SignatureCache[Any] = SignatureCache(capacity=1024)
 
@@ -170,11 +172,11 @@ class _Step:
         home, what = engine.engine(problem.device.index), str(problem)
         self.device, self.index, self.dtype = problem.device, problem.device.index, problem.dtype
         self.executable = Executable(home, description, (*inputs, *outputs))
-        self.before: list[tuple[Executable, int] | None] = []
+        self.before: list[Change | None] = []
         for arg, given in inputs.items():
             wanted = self.executable.layout(arg)
             same = wanted == given
-            self.before.append(None if same else (reorder(home, given, wanted, what), wanted.nbytes))
+            self.before.append(None if same else Change(home, given, wanted, what, kept=arg == Arg.WEIGHTS))
         self.after: list[tuple[Executable, int] | None] = []
         self.results = []
         for arg, (shape, strides, given) in outputs.items():
@@ -195,20 +197,15 @@ class _Step:
         temporaries: list[Tensor] = []
         addresses = []
         for operand, change in zip(operands, self.before, strict=True):
-            address = operand.data_ptr()
-            if change is not None:
-                primitive, nbytes = change
-                temporary = torch.empty(nbytes, dtype=torch.uint8, device=device)
-                temporaries.append(temporary)
-                run(primitive, stream, device, address, temporary.data_ptr())
-                address = temporary.data_ptr()
-            addresses.append(address)
+            addresses.append(operand.data_ptr() if change is None else change.run(operand, stream, temporaries))
+        if into is not None:
+            lib().note_written(into.data_ptr())
         results = [into] if into is not None else self._fresh()
         changes = []
-        for result, change in zip(results, self.after, strict=True):
+        for result, back in zip(results, self.after, strict=True):
             address = result.data_ptr()
-            if change is not None:
-                primitive, nbytes = change
+            if back is not None:
+                primitive, nbytes = back
                 temporary = torch.empty(nbytes, dtype=torch.uint8, device=device)
                 temporaries.append(temporary)
                 changes.append((primitive, temporary.data_ptr(), address))

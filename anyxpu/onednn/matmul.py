@@ -20,6 +20,7 @@ from anyxpu.onednn import capi, engine
 from anyxpu.onednn.capi import Arg
 from anyxpu.onednn.fallbacks import COMPOSED, FLOAT32, HOST, Declined, Fallback, count, named
 from anyxpu.onednn.primitive import Attributes, Executable, MemoryDesc, PrimitiveDesc, SignatureCache, run
+from anyxpu.shim import lib
 
 CACHE: SignatureCache[Any] = SignatureCache(capacity=2048)
 
@@ -261,8 +262,10 @@ class _Direct:
     def run(self, c: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
         if out is None:
             out = torch.empty(self.shape, dtype=self.dtype, device=self.device)
-        elif self._overlap(c, a, b, out):
-            return self.overlapping.run(c, a, b, out)
+        else:
+            if self._overlap(c, a, b, out):
+                return self.overlapping.run(c, a, b, out)
+            lib().note_written(out.data_ptr())
         if self.compact_a:
             a = a.contiguous()
         if self.compact_b:

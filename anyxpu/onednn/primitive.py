@@ -9,13 +9,16 @@ submission makes its own memory objects (half a microsecond each) and gives them
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import math
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import torch
+from torch import Tensor
 
 from anyxpu.onednn import capi
 from anyxpu.onednn.capi import Algorithm, Arg, Query
@@ -58,6 +61,14 @@ class MemoryDesc:
         args = (len(shape), dims(shape), capi.DATA_TYPES[dtype], capi.FORMAT_TAG_ANY)
         what = f"a memory of shape {tuple(shape)}, {dtype}"
         return cls(capi.create("memory_desc_create_with_tag", *args, what=what))
+
+    def blob(self) -> bytes:
+        """All of it as bytes: two that are the same describe the same layout."""
+        size = ctypes.c_size_t()
+        capi.call("memory_desc_get_blob", None, ctypes.byref(size), self.handle, what="a memory")
+        bytes_ = ctypes.create_string_buffer(size.value)
+        capi.call("memory_desc_get_blob", bytes_, ctypes.byref(size), self.handle, what="a memory")
+        return bytes_.raw
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, MemoryDesc) and bool(capi.library().memory_desc_equal(self.handle, other.handle))
@@ -233,6 +244,39 @@ def reorder(engine: Engine, source: MemoryDesc, target: MemoryDesc, what: str) -
     finally:
         capi.library().primitive_attr_destroy(attributes)
     return Executable(engine, description, (Arg.SRC, Arg.DST))
+
+
+class Change:
+    """An operand from the layout it has into the one a primitive wants.
+
+    Args:
+        engine: where it runs.
+        given, wanted: the two layouts.
+        what: for messages.
+        kept: what it makes is kept, from the second time on that the operand comes unchanged (a weight, in inference),
+            until something writes to the operand's memory (shim/kept_copies.h).
+    """
+
+    def __init__(self, engine: Engine, given: MemoryDesc, wanted: MemoryDesc, what: str, *, kept: bool) -> None:
+        self.primitive, self.nbytes = reorder(engine, given, wanted, what), wanted.nbytes
+        layouts = given.blob() + wanted.blob()
+        kept = kept and os.environ.get("ANYXPU_KEEP_WEIGHTS") != "0"
+        self.form = int.from_bytes(hashlib.blake2b(layouts, digest_size=8).digest()) if kept else None
+
+    def run(self, operand: Tensor, stream: Stream, temporaries: list[Tensor]) -> int:
+        """Enqueue it on the device's current stream, which ``stream`` stands for; the address of what it makes.
+
+        What has to stay alive until the reader is enqueued is appended to ``temporaries``.
+        """
+        token, made, wanted = lib().find_copy(operand, self.form) if self.form is not None else (0, None, False)
+        if made is None:
+            made = torch.empty(self.nbytes, dtype=torch.uint8, device=operand.device)
+            run(self.primitive, stream, operand.device, operand.data_ptr(), made.data_ptr())
+            if wanted:
+                lib().keep_copy(operand, self.form, token, made)
+        temporaries.append(made)
+        address: int = made.data_ptr()
+        return address
 
 
 def run(executable: Executable, stream: Stream, device: torch.device, *addresses: int) -> None:

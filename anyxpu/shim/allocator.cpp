@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "shim/caching_allocator.h"
+#include "shim/kept_copies.h"
 #include "shim/runtime.h"
 
 namespace anyxpu {
@@ -65,7 +66,13 @@ class Caching final : public CachingAllocator {
     if (bytes == 0) return nullptr;
     driver();  // throws in a forked child, where cached memory would look usable
     DeviceCache& its = cache(current_device());
-    Block* block = its.allocate(bytes, queue);
+    Block* block = nullptr;
+    try {
+      block = its.allocate(bytes, queue);
+    } catch (const c10::OutOfMemoryError&) {
+      if (!drop_copies()) throw;
+      block = its.allocate(bytes, queue);
+    }
     used_.store(true, std::memory_order_relaxed);
     live_.add(block);
     report(*block, static_cast<int64_t>(block->bytes), its);
@@ -82,9 +89,15 @@ class Caching final : public CachingAllocator {
     if (auto* tracer = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(tracer != nullptr)) {
       (*tracer)->trace_gpu_memory_deallocation(c10::DeviceType::XPU, reinterpret_cast<uintptr_t>(pointer));
     }
+    note_written(pointer);
     DeviceCache& its = cache(block->device);
     report(*block, -static_cast<int64_t>(block->bytes), its);
     its.free(block);
+  }
+
+  size_t bytes_at(const void* pointer) override {
+    Block* block = live_.find(pointer);
+    return block == nullptr ? 0 : block->bytes;
   }
 
   void record_stream(const void* pointer, c10::Stream stream) override {

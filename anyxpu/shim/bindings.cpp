@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "shim/accelerator.h"
+#include "shim/kept_copies.h"
 #include "shim/runtime.h"
 #include "shim/waiting.h"
 
@@ -174,6 +175,33 @@ void bind_streams(py::module_& m) {
       "note_work",
       [](int64_t device, uint64_t operations) { note_work(current_queue(index(device)), index(device), operations); },
       "Say how many operations another than the launcher has put into the device's current stream.");
+  m.def(
+      "note_written", [](uintptr_t address) { note_written(reinterpret_cast<const void*>(address)); },
+      py::arg("address"), "Say that another than the launcher is about to write into the block of memory around it.");
+  m.def(
+      "find_copy",
+      [](const at::Tensor& tensor, uint64_t form) {
+        const KeptCopy found = find_copy(tensor, form, current_queue(tensor.device().index()));
+        std::optional<at::Tensor> copy;
+        if (found.copy) {
+          copy = at::detail::make_tensor<c10::TensorImpl>(
+              c10::Storage(found.copy), c10::DispatchKeySet(c10::DispatchKey::XPU), caffe2::TypeMeta::Make<uint8_t>());
+          copy->unsafeGetTensorImpl()->set_sizes_contiguous(static_cast<int64_t>(found.copy.nbytes()));
+        }
+        return std::make_tuple(found.token, copy, found.wanted);
+      },
+      py::arg("tensor"), py::arg("form"),
+      "(token, copy, wanted) of a copy kept in such a form for the current stream. The copy is a tensor of uint8, or "
+      "None where there is none; keep_copy keeps one under the token, which is 0 where nothing of this memory can be "
+      "kept; wanted says that it was asked for before, and the memory is as it was.");
+  m.def(
+      "keep_copy",
+      [](const at::Tensor& tensor, uint64_t form, uint64_t token, const at::Tensor& copy) {
+        keep_copy(tensor, form, current_queue(tensor.device().index()), token, copy);
+      },
+      py::arg("tensor"), py::arg("form"), py::arg("token"), py::arg("copy"),
+      "Keep what work of the current stream makes of a tensor until something writes that tensor's memory.");
+  m.def("drop_copies", &drop_copies, "Free every kept copy; False if there was none.");
   m.def("current_raw_stream", [](int64_t device) {
     driver();
     return reinterpret_cast<uintptr_t>(current_queue(index(device)));

@@ -12,6 +12,8 @@ class CachingAllocator : public XpuAllocator {
   virtual DeviceCache& cache(c10::DeviceIndex device) = 0;
   // For every device, those used later included.
   virtual void configure_history(const HistoryOptions& options, bool clear) = 0;
+  // Of the allocation that starts at `pointer`; 0 if none of this allocator's does.
+  virtual size_t bytes_at(const void* pointer) = 0;
 };
 
 CachingAllocator& caching_allocator();

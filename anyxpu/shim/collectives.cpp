@@ -20,6 +20,7 @@
 
 #include "shim/arguments.h"
 #include "shim/assertions.h"
+#include "shim/kept_copies.h"
 #include "shim/ops.h"
 #include "shim/xccl.h"
 
@@ -148,6 +149,12 @@ void serve(const c10::OperatorHandle& op, Stack* stack) {
   const size_t count = schema.arguments().size();
   const std::string name = full_name(op);
   Stack given(stack->end() - static_cast<ptrdiff_t>(count), stack->end());
+  for (size_t i = 0; i < count; ++i) {
+    if (use_of(name, schema.arguments()[i].name()) == Use::read) continue;
+    for_each_tensor(given[i], [](const Tensor& t) {
+      if (on_xpu(t)) note_written(t.const_data_ptr());
+    });
+  }
   if (Stack results; enqueue_between_gpus(schema, given, results)) {
     op_counter(name).add(Way::library);
     torch::jit::drop(*stack, count);

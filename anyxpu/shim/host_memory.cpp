@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "shim/assertions.h"
+#include "shim/kept_copies.h"
 
 namespace anyxpu {
 namespace {
@@ -56,6 +57,7 @@ void HostMemory::use(const Tensor& tensor, bool written) {
   auto& region = regions_[tensor.storage().unsafeGetStorageImpl()];
   region.device = tensor.storage();
   region.written |= written;
+  if (written) note_written(region.device.data());
   written_[tensor.unsafeGetTensorImpl()] |= written;
   const auto [low, high] = span(tensor);
   region.low = std::min(region.low, low / kAlign * kAlign);

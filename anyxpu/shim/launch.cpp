@@ -22,6 +22,7 @@
 
 #include "shim/assertions.h"
 #include "shim/bindings.h"
+#include "shim/kept_copies.h"
 #include "shim/runtime.h"
 #include "shim/waiting.h"
 
@@ -282,9 +283,10 @@ struct Plan {
   std::vector<Parameter> parameters;
   uint32_t local[3];
   uint32_t shared_bytes;
-  std::vector<WorkTerm> work;  // empty: unknown
-  int32_t assertions = -1;     // their number, where the kernel has some
-  bool cooperative = false;    // its programs may wait for each other
+  std::vector<WorkTerm> work;    // empty: unknown
+  int32_t assertions = -1;       // their number, where the kernel has some
+  bool cooperative = false;      // its programs may wait for each other
+  bool makes_addresses = false;  // and so may write what none of its arguments points to
 };
 
 // More than any driver finds little; sums and products stop here.
@@ -413,6 +415,7 @@ PyObject* call(Launcher* self, PyObject* const* args, Py_ssize_t count) {
   }
 
   if (C10_UNLIKELY(plan.cooperative)) check_concurrent(*self->kernel, groups);
+  if (C10_UNLIKELY(plan.makes_addresses)) drop_copies();
 
   const size_t most = plan.parameters.size() + 2;
   c10::SmallVector<Slot, 32> slots(most);
@@ -482,20 +485,23 @@ Plan* make_plan(PyObject* arg_types, const std::array<unsigned, 3>& local, unsig
 
 PyObject* launcher_new(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   HANDLE_TH_ERRORS
-  static const char* names[] = {"arg_types",  "local",  "shared_bytes", "work",
-                                "assertions", "kernel", "cooperative",  nullptr};
+  static const char* names[] = {"arg_types", "local",       "shared_bytes",    "work", "assertions",
+                                "kernel",    "cooperative", "makes_addresses", nullptr};
   int cooperative = 0;
+  int makes_addresses = 0;
   PyObject* arg_types = nullptr;
   PyObject* work = nullptr;
   PyObject* assertions = nullptr;
   PyObject* kernel = nullptr;
   std::array<unsigned, 3> local{};
   unsigned shared_bytes = 0;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O(III)|IOOOp", const_cast<char**>(names), &arg_types, &local[0],
-                                   &local[1], &local[2], &shared_bytes, &work, &assertions, &kernel, &cooperative))
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O(III)|IOOOpp", const_cast<char**>(names), &arg_types, &local[0],
+                                   &local[1], &local[2], &shared_bytes, &work, &assertions, &kernel, &cooperative,
+                                   &makes_addresses))
     return nullptr;
   std::unique_ptr<Plan> plan(make_plan(arg_types, local, shared_bytes, work));
   plan->cooperative = cooperative != 0;
+  plan->makes_addresses = makes_addresses != 0;
   if (assertions != nullptr) {
     auto messages = py::reinterpret_borrow<py::object>(assertions).cast<std::vector<std::string>>();
     if (!messages.empty()) plan->assertions = register_assertions(std::move(messages));
@@ -525,7 +531,8 @@ void launcher_dealloc(PyObject* object) {
 }
 
 constexpr const char* kLauncherDoc =
-    "Launcher(arg_types, local, shared_bytes=0, work=(), assertions=(), kernel=None, cooperative=False)\n\n"
+    "Launcher(arg_types, local, shared_bytes=0, work=(), assertions=(), kernel=None, cooperative=False, "
+    "makes_addresses=False)\n\n"
     "Calls a kernel: launcher(grid_x, grid_y, grid_z, queue_handle, kernel, *args) enqueues grid work-groups of "
     "`local`\n"
     "work-items each and returns None before they have run.\n\n"
@@ -540,7 +547,8 @@ constexpr const char* kLauncherDoc =
     "        unknown.\n"
     "    assertions: messages of the conditions that the kernel checks; it takes their record and number as well.\n"
     "    kernel: bind the launcher to this one; a call then leaves it out.\n"
-    "    cooperative: its programs wait for each other, so that all of them must run at once.\n\n"
+    "    cooperative: its programs wait for each other, so that all of them must run at once.\n"
+    "    makes_addresses: it may write to memory that none of its arguments points to.\n\n"
     "Raises:\n"
     "    ValueError: a pointer argument the device cannot reach. TypeError, OverflowError: an argument that does not "
     "fit\n"

@@ -8,6 +8,8 @@
 #include <mutex>
 #include <vector>
 
+#include "shim/kept_copies.h"
+
 namespace anyxpu {
 namespace {
 
@@ -66,6 +68,7 @@ const ax_driver& start() {
     read_devices(candidate);
     pthread_atfork(nullptr, nullptr, in_child);
     failure.clear();
+    candidate = noting_writes(candidate);
     started.store(candidate);
     return *candidate;
   } catch (const std::exception& error) {

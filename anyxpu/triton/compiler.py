@@ -257,6 +257,7 @@ class IntelBackend(BaseBackend):
         metadata["shared"] = rendered.shared_bytes
         metadata["work"] = rendered.work
         metadata["assertions"] = rendered.assertions
+        metadata["makes_addresses"] = rendered.makes_addresses
         # Of a TTGIR file they are the file's, whatever the options for this device would be.
         metadata["num_warps"], metadata["warp_size"] = rendered.warps, rendered.lanes
         limit = self.target.arch.get("local_mem_size", 0) if isinstance(self.target.arch, dict) else 0

@@ -177,9 +177,10 @@ class Launcher:
         self.types = list(src.signature.values())
         self.nested = any(map(_is_nested, self.types))
         local = (metadata.num_warps * metadata.warp_size, 1, 1)
-        cooperative = metadata.launch_cooperative_grid
         self.launch: Callable[..., None] = _lib().Launcher(
-            types, local, 0, metadata.work, metadata.assertions, cooperative=cooperative
+            *(types, local, 0, metadata.work, metadata.assertions),
+            cooperative=metadata.launch_cooperative_grid,
+            makes_addresses=metadata.makes_addresses,
         )
         if simulate.active():
             record = untimed.Record(

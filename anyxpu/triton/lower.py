@@ -31,6 +31,7 @@ from anyxpu.triton import (
 from anyxpu.triton.addressing import divide_ranges, mark_address_arithmetic, name_unit_dimensions
 from anyxpu.triton.bounds import decide_masks
 from anyxpu.triton.emit import Emitter, Handler
+from anyxpu.triton.ir import walk
 from anyxpu.triton.parse import parse
 
 _HANDLERS: dict[str, Handler] = {
@@ -114,6 +115,7 @@ class Rendered:
         work: what one of its work-groups does (see :func:`anyxpu.triton.work.terms`).
         assertions: their messages; a kernel that has some takes their record and its number as its last arguments.
         warps, lanes: sub-groups of a work-group, and work-items of a sub-group.
+        makes_addresses: of integers, so that it may write where none of its arguments points.
     """
 
     text: str
@@ -123,6 +125,7 @@ class Rendered:
     assertions: tuple[str, ...]
     warps: int
     lanes: int
+    makes_addresses: bool
 
 
 def c_name(name: str) -> str:
@@ -191,6 +194,7 @@ def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True, stages: int = 1
         tuple(emitter.assertions),
         warps,
         lanes,
+        any(op.name == "tt.int_to_ptr" for op in walk(function.body)),
     )
 
 

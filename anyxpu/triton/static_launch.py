@@ -43,21 +43,20 @@ _TYPES = {
 class StaticKernel:
     """A loaded kernel and, from its first launch on, its launcher."""
 
-    __slots__ = ("assertions", "kernel", "launcher", "registers", "spills", "work")
+    __slots__ = ("kernel", "known", "launcher", "registers", "spills")
 
-    def __init__(self, kernel: Any, registers: int, spills: int, work: Any, assertions: Any) -> None:
+    def __init__(self, kernel: Any, registers: int, spills: int, known: dict[str, Any]) -> None:
         self.kernel = kernel
         self.registers = registers
         self.spills = spills
-        self.work = work
-        self.assertions = assertions
+        self.known = known
         self.launcher: Any = None
 
     def launcher_of(self, num_warps: int, arg_types: str) -> Any:
         """What launches this kernel, given the grid, the queue and arguments of these types (Inductor's letters)."""
         lanes = self.kernel.info()["sub_group_size"] or WARP_SIZE
         letters = [_TYPES[t] for t in arg_types]
-        made = _lib().Launcher(letters, (num_warps * lanes, 1, 1), 0, self.work, self.assertions, self.kernel)
+        made = _lib().Launcher(letters, (num_warps * lanes, 1, 1), kernel=self.kernel, **self.known)
         if simulate.active():
             return untimed.watched(made, untimed.Record(self.spills, self.registers, num_warps))
         return made
@@ -81,7 +80,7 @@ class StaticXpuLauncher:
                 file.unlink()
             message = f"{error.message}. Its cache file {path} is removed; run the program again"
             raise KernelError(name, "", message) from error
-        return StaticKernel(kernel, registers, spills, *_known_of(file)), registers, spills
+        return StaticKernel(kernel, registers, spills, _known_of(file)), registers, spills
 
     @staticmethod
     def _launch_kernel(
@@ -141,10 +140,10 @@ def fast_launcher(autotuner: Any, launcher: Any) -> Any | None:
     return made
 
 
-def _known_of(binary: Path) -> tuple[Any, Any]:
-    """The kernel's work and assertions, which the compiler wrote beside its binary; () where that is not there."""
+def _known_of(binary: Path) -> dict[str, Any]:
+    """What its launcher is to know of the kernel, which the compiler wrote beside its binary."""
     try:
         metadata = json.loads(binary.with_suffix(".json").read_bytes())
-        return metadata["work"], metadata["assertions"]
+        return {name: metadata[name] for name in ("work", "assertions", "makes_addresses")}
     except (OSError, ValueError, KeyError, TypeError):
-        return (), ()
+        return {"makes_addresses": True}  # for all that is known

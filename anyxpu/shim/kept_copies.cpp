@@ -1,0 +1,145 @@
+#include "shim/kept_copies.h"
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <shared_mutex>
+#include <utility>
+#include <vector>
+
+#include "shim/caching_allocator.h"
+
+namespace anyxpu {
+namespace {
+
+// What a copy is for: the address it was made of, its form, and the queue whose order it is in.
+using Purpose = std::tuple<const void*, uint64_t, ax_queue*>;
+
+struct Watched {
+  uintptr_t end;
+  uint64_t token;
+  std::map<Purpose, c10::Storage> copies;  // without a storage: asked for once
+};
+
+struct Watch {
+  std::shared_mutex mutex;
+  std::map<uintptr_t, Watched> blocks;  // by where they begin
+  uint64_t tokens = 0;
+  // What most writes are compared with, without the lock: all blocks lie between these.
+  std::atomic<uintptr_t> low{UINTPTR_MAX}, high{0};
+
+  // With the lock held.
+  std::map<uintptr_t, Watched>::iterator find(uintptr_t address) {
+    auto next = blocks.upper_bound(address);
+    if (next == blocks.begin()) return blocks.end();
+    const auto found = std::prev(next);
+    return address < found->second.end ? found : blocks.end();
+  }
+  void bound() {
+    low = blocks.empty() ? UINTPTR_MAX : blocks.begin()->first;
+    high = blocks.empty() ? 0 : blocks.rbegin()->second.end;
+  }
+};
+
+Watch& watch() {
+  static auto* one = new Watch;  // never destroyed: tensors are freed after every destructor
+  return *one;
+}
+
+const ax_driver* real = nullptr;
+
+ax_status launch(ax_queue* queue, ax_kernel* kernel, const uint32_t groups[3], const uint32_t local[3],
+                 const ax_arg* args, uint32_t arg_count, uint64_t operations) {
+  if (C10_UNLIKELY(watch().high.load(std::memory_order_relaxed) != 0)) {
+    for (uint32_t i = 0; i < arg_count; ++i)
+      if (args[i].kind == AX_ARG_POINTER) note_written(*static_cast<void* const*>(args[i].value));
+  }
+  return real->launch(queue, kernel, groups, local, args, arg_count, operations);
+}
+
+ax_status copy(ax_queue* queue, void* dst, const void* src, uint64_t bytes) {
+  note_written(dst);
+  return real->copy(queue, dst, src, bytes);
+}
+
+ax_status fill(ax_queue* queue, void* dst, const void* pattern, uint32_t pattern_bytes, uint64_t count) {
+  note_written(dst);
+  return real->fill(queue, dst, pattern, pattern_bytes, count);
+}
+
+}  // namespace
+
+KeptCopy find_copy(const at::Tensor& tensor, uint64_t form, ax_queue* queue) {
+  const void* start = tensor.storage().data();
+  const auto begin = reinterpret_cast<uintptr_t>(start);
+  const Purpose purpose{tensor.const_data_ptr(), form, queue};
+  Watch& all = watch();
+  {
+    const std::shared_lock lock(all.mutex);
+    if (const auto found = all.blocks.find(begin); found != all.blocks.end()) {
+      const Watched& block = found->second;
+      if (const auto kept = block.copies.find(purpose); kept != block.copies.end())
+        return {block.token, kept->second, true};
+    }
+  }
+  const size_t bytes = caching_allocator().bytes_at(start);
+  if (bytes == 0) return {};
+  const std::unique_lock lock(all.mutex);
+  auto [block, fresh] = all.blocks.try_emplace(begin);
+  if (fresh) {
+    block->second.end = begin + bytes;
+    block->second.token = ++all.tokens;
+    all.bound();
+  }
+  const bool wanted = !block->second.copies.try_emplace(purpose).second;
+  return {block->second.token, {}, wanted};
+}
+
+void keep_copy(const at::Tensor& tensor, uint64_t form, ax_queue* queue, uint64_t token, const at::Tensor& copy) {
+  c10::Storage former;  // freed after the lock, as a free asks for it
+  Watch& all = watch();
+  const std::unique_lock lock(all.mutex);
+  const auto found = all.blocks.find(reinterpret_cast<uintptr_t>(tensor.storage().data()));
+  if (found == all.blocks.end() || found->second.token != token) return;
+  auto& place = found->second.copies[{tensor.const_data_ptr(), form, queue}];
+  former = std::exchange(place, copy.storage());
+}
+
+void note_written(const void* address) {
+  Watch& all = watch();
+  const auto at = reinterpret_cast<uintptr_t>(address);
+  if (C10_LIKELY(at < all.low.load(std::memory_order_relaxed) || at >= all.high.load(std::memory_order_relaxed)))
+    return;
+  {
+    const std::shared_lock lock(all.mutex);
+    if (all.find(at) == all.blocks.end()) return;
+  }
+  std::map<Purpose, c10::Storage> freed;  // after the lock, as a free asks for it
+  const std::unique_lock lock(all.mutex);
+  const auto found = all.find(at);
+  if (found == all.blocks.end()) return;
+  freed = std::move(found->second.copies);
+  all.blocks.erase(found);
+  all.bound();
+}
+
+const ax_driver* noting_writes(const ax_driver* driver) {
+  static auto* table = new ax_driver;
+  *table = *driver;
+  real = driver;
+  table->launch = &launch;
+  table->copy = &copy;
+  table->fill = &fill;
+  return table;
+}
+
+bool drop_copies() {
+  std::map<uintptr_t, Watched> freed;
+  Watch& all = watch();
+  const std::unique_lock lock(all.mutex);
+  freed.swap(all.blocks);
+  all.bound();
+  return !freed.empty();
+}
+
+}  // namespace anyxpu

@@ -1,0 +1,37 @@
+// Copies of device memory in another form, such as weights in the layout that a library's kernels like, kept as long as
+// nobody writes what they were made of.
+//
+// Version counters cannot say that: `parameter.data` has a counter of its own, and so has every view that a kernel of a
+// compiled graph writes through. But whatever writes device memory passes through the shim: a launch (any pointer it is
+// given may be written through), a copy or a fill of the driver, an operator of the host, a collective, a library's
+// primitive. Each says so here, and frees the copies of the block of memory that it writes. Who writes by means of its
+// own (a SYCL program on the address of a tensor) is not seen.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
+
+#include "drivers/driver.h"
+
+namespace anyxpu {
+
+struct KeptCopy {
+  // Of the block's state now: what is made from here on may be kept under it. 0: nothing of this memory can be kept.
+  uint64_t token = 0;
+  c10::Storage copy;    // empty where there is none
+  bool wanted = false;  // asked for before, and the memory is as it was then
+};
+
+// The copy of `tensor` in such a form (a number that its maker chose) for work on `queue`.
+KeptCopy find_copy(const at::Tensor& tensor, uint64_t form, ax_queue* queue);
+// Keeps `copy`, made by work that `queue` has already, unless the memory was written since `token` was given.
+void keep_copy(const at::Tensor& tensor, uint64_t form, ax_queue* queue, uint64_t token, const at::Tensor& copy);
+
+// Somebody is about to write at this address, or beyond it in the same block, or frees the block.
+void note_written(const void* address);
+// The driver's table with launches, copies and fills that note what they write.
+const ax_driver* noting_writes(const ax_driver* driver);
+// Frees every copy; false if there was none. For want of memory, or when anything may have been written.
+bool drop_copies();
+
+}  // namespace anyxpu
