@@ -100,7 +100,9 @@ WRITES: dict[str, Callable[[Tensor], object]] = {
     "a compiled optimizer": _compiled_sgd,
     "a compiled function": lambda w: torch.compile(lambda t: t.mul_(3))(w),
     "a kernel": lambda w: _negate[(1,)](w, 1024),
-    "a kernel that makes addresses": lambda w: _triple_at[(1,)](torch.tensor([w.data_ptr()], device="xpu"), 1024),
+    "a kernel that makes addresses": lambda w: _triple_at[(1,)](
+        torch.tensor([w.data_ptr()], dtype=torch.uint64, device="xpu"), 1024
+    ),
     "a collective": _gather,
     "set_": lambda w: w.set_(torch.randn_like(w)),
 }
@@ -112,6 +114,36 @@ def test_what_is_written_is_seen(write: str) -> None:
     _right(x, weight)
     WRITES[write](weight)
     _right(x, weight)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_products_by_a_packed_weight_are_bit_for_bit_the_same(dtype: torch.dtype, transposed: bool) -> None:
+    for rows, depth, columns in torch.randint(2, 400, (12, 3)).tolist():
+        weight = torch.randn(columns, depth) if transposed else torch.randn(depth, columns)
+        weight = weight.to("xpu", dtype)
+        matrix = weight.t() if transposed else weight
+        bias = torch.randn(columns).to("xpu", dtype)
+        for count in (rows, rows + 1, 2):  # all by one packing
+            x = torch.randn(count, depth).to("xpu", dtype)
+            first = torch.addmm(bias, x, matrix)
+            expected = torch.addmm(bias.double().cpu(), x.double().cpu(), matrix.double().cpu())
+            torch.testing.assert_close(first.double().cpu(), expected, rtol=0.02, atol=0.3)
+            assert all(torch.equal(torch.addmm(bias, x, matrix).cpu(), first.cpu()) for _ in range(3))
+
+
+@pytest.mark.not_simulated("a GPU's oneDNN reads weights as they are")
+@pytest.mark.parametrize("write", ["in place", "its data", "an optimizer", "a kernel"])
+def test_a_product_sees_what_is_written(write: str) -> None:
+    x, weight = torch.randn(9, 64, device="xpu"), torch.randn(80, 64, device="xpu")
+    for _ in range(2):
+        for _ in range(3):
+            expected = x.cpu().double() @ weight.cpu().double().t()
+            torch.testing.assert_close(F.linear(x, weight).cpu().double(), expected, rtol=1e-4, atol=1e-3)
+        WRITES[write](weight)
+    for _ in range(3):
+        F.linear(x, weight)
+    assert _kept() >= weight.nbytes
 
 
 def test_a_view_sees_what_is_written_to_its_base() -> None:

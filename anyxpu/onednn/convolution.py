@@ -31,6 +31,7 @@ from anyxpu.onednn.primitive import (
     PrimitiveDesc,
     SignatureCache,
     dims,
+    form,
     reorder,
     run,
 )
@@ -175,8 +176,8 @@ class _Step:
         self.before: list[Change | None] = []
         for arg, given in inputs.items():
             wanted = self.executable.layout(arg)
-            same = wanted == given
-            self.before.append(None if same else Change(home, given, wanted, what, kept=arg == Arg.WEIGHTS))
+            number = form(given.blob(), wanted.blob()) if arg == Arg.WEIGHTS else None
+            self.before.append(None if wanted == given else Change(home, given, wanted, what, number))
         self.after: list[tuple[Executable, int] | None] = []
         self.results = []
         for arg, (shape, strides, given) in outputs.items():
@@ -197,7 +198,10 @@ class _Step:
         temporaries: list[Tensor] = []
         addresses = []
         for operand, change in zip(operands, self.before, strict=True):
-            addresses.append(operand.data_ptr() if change is None else change.run(operand, stream, temporaries))
+            if change is not None:
+                operand = change.run(operand, stream)
+                temporaries.append(operand)
+            addresses.append(operand.data_ptr())
         if into is not None:
             lib().note_written(into.data_ptr())
         results = [into] if into is not None else self._fresh()

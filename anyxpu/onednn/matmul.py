@@ -19,6 +19,7 @@ from torch import Tensor
 from anyxpu.onednn import capi, engine
 from anyxpu.onednn.capi import Arg
 from anyxpu.onednn.fallbacks import COMPOSED, FLOAT32, HOST, Declined, Fallback, count, named
+from anyxpu.onednn.packing import PackedProduct
 from anyxpu.onednn.primitive import Attributes, Executable, MemoryDesc, PrimitiveDesc, SignatureCache, run
 from anyxpu.shim import lib
 
@@ -241,11 +242,20 @@ class _Direct:
         self.bias = problem.c is not None and not self.swap and _is_bias(problem)
         self.accumulate = problem.c is not None and not self.bias
         attributes = problem.attributes if self.accumulate else replace(problem.attributes, beta=0.0)
-        self.executable = self._build(a, b, out, attributes, str(problem))
+        home, weights, what = engine.engine(self.index), _descriptor(b, self.dtype), str(problem)
 
-    def _build(self, a: Operand, b: Operand, out: Operand, attributes: Attributes, what: str) -> Executable:
+        def build(weights: MemoryDesc) -> Executable:
+            return self._build(a, weights, out, attributes, what)
+
+        self.executable = build(weights)
+        self.packed: PackedProduct | None = None
+        copied = self.compact_a if self.swap else self.compact_b
+        if len(b[0]) == 2 and a[0][0] > 1 and not copied and self.dtype != torch.float64:
+            self.packed = PackedProduct(home, b[0], self.dtype, weights, attributes.math_mode, build, what)
+
+    def _build(self, a: Operand, weights: MemoryDesc, out: Operand, attributes: Attributes, what: str) -> Executable:
         home = engine.engine(self.index)
-        operands = {Arg.SRC: _descriptor(a, self.dtype), Arg.WEIGHTS: _descriptor(b, self.dtype)}
+        operands = {Arg.SRC: _descriptor(a, self.dtype), Arg.WEIGHTS: weights}
         operands[Arg.DST] = _descriptor(out, self.dtype)
         bias = None
         if self.bias:
@@ -253,8 +263,8 @@ class _Direct:
             bias = operands[Arg.BIAS] = MemoryDesc.plain(shape, self.dtype, contiguous_strides(shape))
         handle = attributes.create(what)
         try:
-            source, weights, result = (operands[arg].handle for arg in (Arg.SRC, Arg.WEIGHTS, Arg.DST))
-            args = (home.handle, source, weights, bias.handle if bias else None, result, handle)
+            source, result = operands[Arg.SRC].handle, operands[Arg.DST].handle
+            args = (home.handle, source, weights.handle, bias.handle if bias else None, result, handle)
             return Executable(home, PrimitiveDesc("matmul", *args, what=what), tuple(operands))
         finally:
             capi.library().primitive_attr_destroy(handle)
@@ -273,10 +283,13 @@ class _Direct:
         if self.accumulate and c is not out:
             out.copy_(c)  # type: ignore[arg-type]
         source, weights = (b, a) if self.swap else (a, b)
+        executable, stream = self.executable, engine.stream(self.index)
+        if self.packed is not None and self.packed.worthwhile and (found := self.packed.find(weights, stream)):
+            executable, weights = found
         addresses: tuple[int, ...] = (source.data_ptr(), weights.data_ptr(), out.data_ptr())
         if self.bias:
             addresses = (*addresses, c.data_ptr())  # type: ignore[union-attr]
-        run(self.executable, engine.stream(self.index), self.device, *addresses)
+        run(executable, stream, self.device, *addresses)
         return out
 
     def _overlap(self, c: Tensor | None, a: Tensor, b: Tensor, out: Tensor) -> bool:

@@ -253,30 +253,48 @@ class Change:
         engine: where it runs.
         given, wanted: the two layouts.
         what: for messages.
-        kept: what it makes is kept, from the second time on that the operand comes unchanged (a weight, in inference),
-            until something writes to the operand's memory (shim/kept_copies.h).
+        form: of :func:`form`, where what it makes is kept, from the second time on that the operand comes unchanged
+            (a weight, in inference), until something writes to the operand's memory (shim/kept_copies.h).
     """
 
-    def __init__(self, engine: Engine, given: MemoryDesc, wanted: MemoryDesc, what: str, *, kept: bool) -> None:
-        self.primitive, self.nbytes = reorder(engine, given, wanted, what), wanted.nbytes
-        layouts = given.blob() + wanted.blob()
-        kept = kept and os.environ.get("ANYXPU_KEEP_WEIGHTS") != "0"
-        self.form = int.from_bytes(hashlib.blake2b(layouts, digest_size=8).digest()) if kept else None
+    def __init__(
+        self, engine: Engine, given: MemoryDesc, wanted: MemoryDesc, what: str, form: int | None = None
+    ) -> None:
+        self.primitive, self.wanted, self.form = reorder(engine, given, wanted, what), wanted, form
 
-    def run(self, operand: Tensor, stream: Stream, temporaries: list[Tensor]) -> int:
-        """Enqueue it on the device's current stream, which ``stream`` stands for; the address of what it makes.
+    def run(self, operand: Tensor, stream: Stream) -> Tensor:
+        """Enqueue it on the device's current stream, which ``stream`` stands for, where no copy is kept.
 
-        What has to stay alive until the reader is enqueued is appended to ``temporaries``.
+        Returns:
+            The operand in the wanted layout, as bytes; to be kept until its reader is enqueued.
         """
-        token, made, wanted = lib().find_copy(operand, self.form) if self.form is not None else (0, None, False)
-        if made is None:
-            made = torch.empty(self.nbytes, dtype=torch.uint8, device=operand.device)
-            run(self.primitive, stream, operand.device, operand.data_ptr(), made.data_ptr())
-            if wanted:
-                lib().keep_copy(operand, self.form, token, made)
-        temporaries.append(made)
-        address: int = made.data_ptr()
-        return address
+        if self.form is None:
+            return self.make(operand, stream)
+        token, copy, wanted = lib().find_copy(operand, self.form)
+        return self.make(operand, stream, token if wanted else 0) if copy is None else copy
+
+    def make(self, operand: Tensor, stream: Stream, token: int = 0) -> Tensor:
+        """The same anew; kept where ``token`` is not 0 but ``find_copy``'s."""
+        made = torch.empty(self.wanted.nbytes, dtype=torch.uint8, device=operand.device)
+        run(self.primitive, stream, operand.device, operand.data_ptr(), made.data_ptr())
+        if token:
+            lib().keep_copy(operand, self.form, token, made)
+        return made
+
+
+def keeps_copies() -> bool:
+    """Whether copies of weights are kept at all."""
+    return os.environ.get("ANYXPU_KEEP_WEIGHTS") != "0"
+
+
+def form(*facts: bytes) -> int | None:
+    """The number of a form in which copies are kept, the same for the same facts; None where none are kept."""
+    if not keeps_copies():
+        return None
+    digest = hashlib.blake2b(digest_size=8)
+    for fact in facts:
+        digest.update(fact)
+    return int.from_bytes(digest.digest())
 
 
 def run(executable: Executable, stream: Stream, device: torch.device, *addresses: int) -> None:

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "shim/caching_allocator.h"
+#include "shim/runtime.h"
 
 namespace anyxpu {
 namespace {
@@ -35,6 +36,13 @@ struct Watch {
     const auto found = std::prev(next);
     return address < found->second.end ? found : blocks.end();
   }
+  size_t bytes_on(c10::Device device) const {
+    size_t bytes = 0;
+    for (const auto& [begin, block] : blocks)
+      for (const auto& [purpose, storage] : block.copies)
+        if (storage && storage.device() == device) bytes += storage.nbytes();
+    return bytes;
+  }
   void bound() {
     low = blocks.empty() ? UINTPTR_MAX : blocks.begin()->first;
     high = blocks.empty() ? 0 : blocks.rbegin()->second.end;
@@ -45,6 +53,9 @@ Watch& watch() {
   static auto* one = new Watch;  // never destroyed: tensors are freed after every destructor
   return *one;
 }
+
+// Of a device's memory copies take a quarter at most: the weights of a large model are not doubled.
+constexpr size_t kShare = 4;
 
 const ax_driver* real = nullptr;
 
@@ -101,6 +112,7 @@ void keep_copy(const at::Tensor& tensor, uint64_t form, ax_queue* queue, uint64_
   const std::unique_lock lock(all.mutex);
   const auto found = all.blocks.find(reinterpret_cast<uintptr_t>(tensor.storage().data()));
   if (found == all.blocks.end() || found->second.token != token) return;
+  if (all.bytes_on(copy.device()) + copy.nbytes() > properties(copy.device().index()).total_memory / kShare) return;
   auto& place = found->second.copies[{tensor.const_data_ptr(), form, queue}];
   former = std::exchange(place, copy.storage());
 }
