@@ -59,6 +59,11 @@ SUITES: dict[str, Suite] = {
         "anyxpu.bench.attention",
         cases="anyxpu.bench.attention",
     ),
+    "onednn": Suite(
+        "Products and convolutions of common models, eager and frozen, beside the CPU.",
+        "anyxpu.bench.onednn",
+        cases="anyxpu.bench.onednn",
+    ),
     "gpu-code": Suite(
         "Native code for every Intel GPU target: registers, spills, instructions.",
         "anyxpu.bench.gpu_code",

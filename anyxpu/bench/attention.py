@@ -7,10 +7,6 @@ not counted.
 
 from __future__ import annotations
 
-import math
-import statistics
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,14 +16,20 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from anyxpu.bench import Request
-from anyxpu.bench.report import Column, Goal, Report
-from anyxpu.bench.timing import Sample, alternate
-
-CPU, XPU, CPU_COMPILED, XPU_COMPILED = "cpu eager", "xpu eager", "cpu inductor", "xpu compiled"
-SIDES = (CPU, XPU, CPU_COMPILED, XPU_COMPILED)
-_TARGET_SECONDS = 0.03  # of one timing
-_SETTLE_SECONDS = 0.02  # before each: the other sides' threads have gone to sleep
-_TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 4e-2, torch.float16: 6e-3}  # of the largest element
+from anyxpu.bench.beside_cpu import (
+    CPU,
+    CPU_COMPILED,
+    MEASURED,
+    XPU,
+    XPU_COMPILED,
+    first_wrong,
+    goals,
+    peak,
+    progress,
+    short,
+    time_sides,
+)
+from anyxpu.bench.report import Column, Report
 
 
 @dataclass(frozen=True)
@@ -67,20 +69,14 @@ def run(request: Request) -> Report:
     report = Report("Attention, milliseconds", _COLUMNS)
     names = request.only or (_QUICK if request.quick else tuple(CASES))
     rounds = request.rounds or (5 if request.quick else 9)
-    report.settings = {"rounds": rounds, "peak_flop_per_second": _peak()}
+    report.settings = {"rounds": rounds, "peak_flop_per_second": peak()}
     for name in names:
         for dtype in DTYPES[:2] if request.quick else DTYPES:
             for trained in (False, True) if CASES[name].trained else (False,):
-                _progress(f"{name} {_short(dtype)} {'training' if trained else 'forward'}")
+                progress(f"{name} {short(dtype)} {'training' if trained else 'forward'}")
                 torch._dynamo.reset()
                 _measure(report, name, dtype, trained, rounds)
-    for key, what, goal in (("eager", "eager over CPU eager", 1.0), ("compiled", "compiled over CPU Inductor", 1.0)):
-        ratios = [row["ratio"][key] for row in report.rows if row["ratio"]]
-        mean = statistics.geometric_mean(ratios) if ratios else None
-        report.goals += [
-            Goal(f"lowest ratio, {what}", min(ratios, default=None), goal, "higher"),
-            Goal(f"geometric mean, {what}", mean, 1.05, "higher"),
-        ]
+    report.goals += goals(report, 1.0, 1.05)
     return report
 
 
@@ -108,7 +104,7 @@ def _measure(report: Report, name: str, dtype: torch.dtype, trained: bool, round
 
     sides = {CPU: side("cpu", False), XPU: side("xpu", False)}
     sides |= {CPU_COMPILED: side("cpu", True), XPU_COMPILED: side("xpu", True)}
-    row: dict[str, Any] = {"case": name, "dtype": _short(dtype), "training": trained, "ratio": {}}
+    row: dict[str, Any] = {"case": name, "dtype": short(dtype), "training": trained, "ratio": {}}
     report.rows.append(row)
     *exact, gradient = (t.double() for t in made)
     if trained:
@@ -116,62 +112,16 @@ def _measure(report: Report, name: str, dtype: torch.dtype, trained: bool, round
         expected = list(torch.autograd.grad(attention(*exact), exact, gradient))
     else:
         expected = [attention(*exact)]
-    for label, call in sides.items():
-        for mine, theirs in zip(call(), expected, strict=True):
-            error = float((mine.detach().cpu().double() - theirs).abs().max() / theirs.abs().max())
-            if not error <= _TOLERANCE[dtype]:
-                report.wrong.append(f"{name} {_short(dtype)} on {label}: wrong by {error:.2g} of the largest element")
-                return
-    samples = _timed(sides, rounds)
+    if wrong := first_wrong(sides, expected, dtype):
+        report.wrong.append(f"{name} {short(dtype)} on {wrong}")
+        return
     operations = case.operations() * (3.5 if trained else 1.0)
-    for label, sample in samples.items():
-        row[label] = {**sample.as_dict("ms"), "spread": sample.spread, "flop_per_second": operations / sample.median}
-    row["of_peak"] = operations / samples[XPU].median / report.settings["peak_flop_per_second"]
-    row["ratio"] = {
-        "eager": samples[CPU].median / samples[XPU].median,
-        "compiled": samples[CPU_COMPILED].median / samples[XPU_COMPILED].median,
-    }
-
-
-def _timed(sides: dict[str, Callable[[], Any]], rounds: int) -> dict[str, Sample]:
-    once = alternate(sides, rounds=1, warmup=1, synchronize=torch.xpu.synchronize)
-    count = max(1, math.ceil(_TARGET_SECONDS / max(sample.median for sample in once.values())))
-    return alternate(sides, rounds=rounds, calls=count, synchronize=torch.xpu.synchronize, settle=_SETTLE_SECONDS)
-
-
-def _peak() -> float:
-    """Operations a second of an f32 product on this machine's CPU, the best of several."""
-    a = torch.randn(1024, 1024)
-    times = []
-    for _ in range(10):
-        start = time.perf_counter()
-        a @ a
-        times.append(time.perf_counter() - start)
-    return 2.0 * 1024**3 / min(times)
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _progress(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def _time(side: str) -> Callable[[dict[str, Any]], str]:
-    return lambda row: f"{row[side]['median_ms']:.2f} ±{row[side]['spread']:.0%}" if side in row else "-"
-
-
-def _ratio(key: str) -> Callable[[dict[str, Any]], str]:
-    return lambda row: f"{row['ratio'][key]:.2f}x" if row["ratio"] else "-"
+    time_sides(row, sides, rounds, operations, report.settings["peak_flop_per_second"])
 
 
 _COLUMNS = (
     Column("attention", lambda row: row["case"], left=True),
     Column("dtype", lambda row: row["dtype"], left=True),
     Column("", lambda row: "training" if row["training"] else "forward", left=True),
-    *(Column(side, _time(side)) for side in SIDES),
-    Column("eager", _ratio("eager")),
-    Column("compiled", _ratio("compiled")),
-    Column("f32 peak", lambda row: f"{row['of_peak']:.0%}" if "of_peak" in row else "-"),
+    *MEASURED,
 )

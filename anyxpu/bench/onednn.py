@@ -1,0 +1,167 @@
+"""``anyxpu bench onednn``: products and convolutions of common models with what follows them, beside the CPU.
+
+The eager sides run the operators one by one; the compiled ones are frozen (``torch._inductor.config.freezing``), so
+that the CPU packs its weights and fuses. Each side is checked against f64 before it is timed, and the sides alternate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyxpu.bench import Request
+from anyxpu.bench.beside_cpu import (
+    CPU,
+    CPU_COMPILED,
+    MEASURED,
+    XPU,
+    XPU_COMPILED,
+    first_wrong,
+    goals,
+    peak,
+    progress,
+    short,
+    time_sides,
+)
+from anyxpu.bench.report import Column, Goal, Report
+
+_AFTER: dict[str, Callable[[Tensor], Tensor]] = {"": lambda x: x, "gelu": F.gelu, "relu": F.relu, "silu": F.silu}
+
+
+@dataclass(frozen=True)
+class Linear:
+    """``after(x @ weight.T + bias)`` of ``rows`` x ``depth`` by ``depth`` x ``columns``."""
+
+    rows: int
+    depth: int
+    columns: int
+    after: str = ""
+
+    def operations(self) -> float:
+        return 2.0 * self.rows * self.depth * self.columns
+
+    def module(self) -> nn.Module:
+        return nn.Linear(self.depth, self.columns)
+
+    def source(self, generator: torch.Generator) -> Tensor:
+        return torch.randn(self.rows, self.depth, generator=generator)
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """``after(convolution(x) + bias)`` of square images; ``groups`` is the number of channels where depthwise."""
+
+    batch: int
+    channels: int
+    size: int
+    made: int
+    kernel: int
+    after: str = ""
+    stride: int = 1
+    groups: int = 1
+    channels_last: bool = True
+
+    def operations(self) -> float:
+        side = -(-self.size // self.stride)
+        return 2.0 * self.batch * side**2 * self.made * self.channels // self.groups * self.kernel**2
+
+    def module(self) -> nn.Module:
+        padding = self.kernel // 2
+        module = nn.Conv2d(self.channels, self.made, self.kernel, self.stride, padding, groups=self.groups)
+        if self.channels_last:
+            module.weight.data = module.weight.data.to(memory_format=torch.channels_last)
+        return module
+
+    def source(self, generator: torch.Generator) -> Tensor:
+        images = torch.randn(self.batch, self.channels, self.size, self.size, generator=generator)
+        return images.to(memory_format=torch.channels_last) if self.channels_last else images
+
+
+CASES: dict[str, Linear | Convolution] = {
+    "bert-base qkv": Linear(256, 768, 2304),
+    "bert-base ffn": Linear(256, 768, 3072, "gelu"),
+    "gpt2 head": Linear(64, 768, 50257),
+    "vit-small ffn": Linear(394, 384, 1536, "gelu"),
+    "llama3-8b prefill up": Linear(256, 4096, 14336, "silu"),
+    "llama3-8b decode up": Linear(1, 4096, 14336, "silu"),
+    "llama3-8b decode batch": Linear(8, 4096, 4096),
+    "resnet50 stem": Convolution(2, 3, 224, 64, 7, "relu", stride=2),
+    "resnet50 3x3 64": Convolution(2, 64, 56, 64, 3, "relu"),
+    "resnet50 1x1 256": Convolution(2, 64, 56, 256, 1, "relu"),
+    "resnet50 3x3 512": Convolution(2, 512, 7, 512, 3, "relu"),
+    "resnet50 3x3 512 contiguous": Convolution(2, 512, 7, 512, 3, "relu", channels_last=False),
+    "convnext 7x7 depthwise": Convolution(2, 96, 56, 96, 7, groups=96),
+    "mobilenet 3x3 depthwise": Convolution(2, 144, 56, 144, 3, "relu", groups=144),
+    "mobilenet 1x1": Convolution(2, 144, 56, 24, 1),
+    "sd-unet 3x3 320": Convolution(1, 320, 64, 320, 3, "silu"),
+}
+_QUICK = ("bert-base ffn", "resnet50 3x3 64")
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+def run(request: Request) -> Report:
+    """Time every case in f32 and bf16. Wrong is a side whose result is not f64's."""
+    report = Report("Products and convolutions, milliseconds", _COLUMNS)
+    rounds = request.rounds or (5 if request.quick else 9)
+    report.settings = {"rounds": rounds, "peak_flop_per_second": peak()}
+    for name in request.only or (_QUICK if request.quick else tuple(CASES)):
+        for dtype in DTYPES:
+            progress(f"{name} {short(dtype)}")
+            torch._dynamo.reset()
+            _measure(report, name, dtype, rounds)
+    report.goals += goals(report, 0.97, 1.05)
+    fused = [row["ratio"]["fused"] for row in report.rows if row["ratio"] and row["after"]]
+    report.goals.append(Goal("lowest ratio, fused over unfused", min(fused, default=None), 1.0, "higher"))
+    return report
+
+
+class _Layer(nn.Module):
+    def __init__(self, case: Linear | Convolution) -> None:
+        super().__init__()
+        self.layer = case.module()
+        self.after = _AFTER[case.after]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.after(self.layer(x))
+
+
+def _measure(report: Report, name: str, dtype: torch.dtype, rounds: int) -> None:
+    case = CASES[name]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layer = _Layer(case).to(dtype).eval()
+    source = case.source(torch.Generator().manual_seed(0)).to(dtype)
+
+    def side(device: str, compiled: bool) -> Callable[[], list[Tensor]]:
+        module = _Layer(case).to(dtype).eval()
+        module.load_state_dict(layer.state_dict())
+        module, x = module.to(device), source.to(device)
+        call = torch.compile(module, dynamic=False) if compiled else module
+        return torch.no_grad()(lambda: [call(x)])
+
+    sides = {CPU: side("cpu", False), XPU: side("xpu", False)}
+    sides |= {CPU_COMPILED: side("cpu", True), XPU_COMPILED: side("xpu", True)}
+    row: dict[str, Any] = {"case": name, "dtype": short(dtype), "after": case.after, "ratio": {}}
+    report.rows.append(row)
+    with torch.no_grad():
+        expected = [layer.double()(source.double())]
+    with torch._inductor.config.patch(freezing=True):
+        if wrong := first_wrong(sides, expected, dtype):
+            report.wrong.append(f"{name} {short(dtype)} on {wrong}")
+            return
+        time_sides(row, sides, rounds, case.operations(), report.settings["peak_flop_per_second"])
+    row["ratio"]["fused"] = row[XPU]["median_ms"] / row[XPU_COMPILED]["median_ms"]
+
+
+_COLUMNS = (
+    Column("operator", lambda row: row["case"], left=True),
+    Column("dtype", lambda row: row["dtype"], left=True),
+    Column("and", lambda row: row["after"] or "-", left=True),
+    *MEASURED,
+    Column("fused", lambda row: f"{row['ratio']['fused']:.2f}x" if row["ratio"] else "-"),
+)
