@@ -22,6 +22,12 @@ esac
 """
 
 
+@pytest.fixture(autouse=True)
+def no_choice_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`TORCH=2.15.0 ./run test` runs these tests, too."""
+    monkeypatch.delenv("TORCH", raising=False)
+
+
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A copy of what run looks at, with a fake Python."""
