@@ -229,6 +229,33 @@ def test_copies_make_room_where_memory_is_out() -> None:
     _right(x, weight)
 
 
+@pytest.mark.not_simulated("a GPU's oneDNN reads weights as they are")
+def test_a_product_goes_on_where_there_is_no_room_for_a_copy() -> None:
+    x, weight = torch.randn(64, 1024, device="xpu"), torch.randn(4096, 1024, device="xpu")
+    out = F.linear(x, weight)
+    torch.xpu.empty_cache()
+    total = torch.xpu.get_device_properties().total_memory
+    torch.xpu.set_per_process_memory_fraction((torch.xpu.memory_reserved() + (8 << 20)) / total)
+    try:
+        for _ in range(3):
+            assert torch.equal(F.linear(x, weight).cpu(), out.cpu())
+        assert _kept() == 0
+    finally:
+        torch.xpu.set_per_process_memory_fraction(1.0)
+
+
+def test_slices_of_one_block_are_not_watched_without_end() -> None:
+    block = torch.zeros(5000, 8, 8, device="xpu")
+    x = torch.ones(2, 8, device="xpu")
+
+    def kept(matrices: Tensor) -> int:
+        for matrix in (*matrices, *matrices):
+            torch.mm(x, matrix)
+        return _kept()
+
+    assert kept(block) == 4096 * kept(block[:1])
+
+
 @pytest.mark.not_simulated("values")
 def test_threads_write_and_use_their_weights_at_once() -> None:
     failures: list[BaseException] = []

@@ -89,8 +89,13 @@ class PackedProduct:
         executable = self.executable or self._decide()
         if executable is None:
             return None
-        assert self.packing.change is not None
-        return executable, copy if copy is not None else self.packing.change.make(weight, stream, token)
+        if copy is None:
+            assert self.packing.change is not None
+            try:
+                copy = self.packing.change.make(weight, stream, token)
+            except torch.OutOfMemoryError:
+                return None
+        return executable, copy
 
     def _decide(self) -> Executable | None:
         packing = self.packing

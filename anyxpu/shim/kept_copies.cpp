@@ -16,10 +16,15 @@ namespace {
 // What a copy is for: the address it was made of, its form, and the queue whose order it is in.
 using Purpose = std::tuple<const void*, uint64_t, ax_queue*>;
 
+struct Copy {
+  c10::Storage storage;  // empty: asked for once
+  bool refused = false;  // for want of room: not to be made at every call
+};
+
 struct Watched {
   uintptr_t end;
   uint64_t token;
-  std::map<Purpose, c10::Storage> copies;  // without a storage: asked for once
+  std::map<Purpose, Copy> copies;
 };
 
 struct Watch {
@@ -39,8 +44,8 @@ struct Watch {
   size_t bytes_on(c10::Device device) const {
     size_t bytes = 0;
     for (const auto& [begin, block] : blocks)
-      for (const auto& [purpose, storage] : block.copies)
-        if (storage && storage.device() == device) bytes += storage.nbytes();
+      for (const auto& [purpose, copy] : block.copies)
+        if (copy.storage && copy.storage.device() == device) bytes += copy.storage.nbytes();
     return bytes;
   }
   void bound() {
@@ -56,6 +61,8 @@ Watch& watch() {
 
 // Of a device's memory copies take a quarter at most: the weights of a large model are not doubled.
 constexpr size_t kShare = 4;
+// Of one block. A program may read its way through a large one, a slice of it after the other.
+constexpr size_t kMostCopies = 4096;
 
 const ax_driver* real = nullptr;
 
@@ -90,7 +97,7 @@ KeptCopy find_copy(const at::Tensor& tensor, uint64_t form, ax_queue* queue) {
     if (const auto found = all.blocks.find(begin); found != all.blocks.end()) {
       const Watched& block = found->second;
       if (const auto kept = block.copies.find(purpose); kept != block.copies.end())
-        return {block.token, kept->second, true};
+        return {block.token, kept->second.storage, !kept->second.refused};
     }
   }
   const size_t bytes = caching_allocator().bytes_at(start);
@@ -102,8 +109,9 @@ KeptCopy find_copy(const at::Tensor& tensor, uint64_t form, ax_queue* queue) {
     block->second.token = ++all.tokens;
     all.bound();
   }
-  const bool wanted = !block->second.copies.try_emplace(purpose).second;
-  return {block->second.token, {}, wanted};
+  if (block->second.copies.size() >= kMostCopies) return {};
+  block->second.copies.try_emplace(purpose);
+  return {block->second.token, {}, false};
 }
 
 void keep_copy(const at::Tensor& tensor, uint64_t form, ax_queue* queue, uint64_t token, const at::Tensor& copy) {
@@ -112,9 +120,10 @@ void keep_copy(const at::Tensor& tensor, uint64_t form, ax_queue* queue, uint64_
   const std::unique_lock lock(all.mutex);
   const auto found = all.blocks.find(reinterpret_cast<uintptr_t>(tensor.storage().data()));
   if (found == all.blocks.end() || found->second.token != token) return;
-  if (all.bytes_on(copy.device()) + copy.nbytes() > properties(copy.device().index()).total_memory / kShare) return;
-  auto& place = found->second.copies[{tensor.const_data_ptr(), form, queue}];
-  former = std::exchange(place, copy.storage());
+  Copy& place = found->second.copies[{tensor.const_data_ptr(), form, queue}];
+  const size_t room = properties(copy.device().index()).total_memory / kShare;
+  place.refused = all.bytes_on(copy.device()) + copy.nbytes() > room;
+  if (!place.refused) former = std::exchange(place.storage, copy.storage());
 }
 
 void note_written(const void* address) {
@@ -126,7 +135,7 @@ void note_written(const void* address) {
     const std::shared_lock lock(all.mutex);
     if (all.find(at) == all.blocks.end()) return;
   }
-  std::map<Purpose, c10::Storage> freed;  // after the lock, as a free asks for it
+  std::map<Purpose, Copy> freed;  // after the lock, as a free asks for it
   const std::unique_lock lock(all.mutex);
   const auto found = all.find(at);
   if (found == all.blocks.end()) return;
