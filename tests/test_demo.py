@@ -74,6 +74,14 @@ def test_a_failed_row_misses_the_goals():
     assert met["largest relative error, float32"] is True
 
 
+def test_speeds_are_goals_and_nothing_that_a_row_is_wrong_for():
+    rows = [row(speedup_over_cpu_inductor=speed) for speed in (4.0, 0.5)]
+    assert [sentence for slow in rows for sentence in demo._wrong(slow)] == []
+    found = {goal.name: (goal.value, goal.met) for goal in demo._goals(rows)}
+    assert found["lowest speed over CPU Inductor"] == (0.5, False)
+    assert found["speed over CPU Inductor, geometric mean"] == (pytest.approx(math.sqrt(2)), True)
+
+
 def test_host_operators_are_the_difference_of_two_snapshots(xpu):
     before = compare.counters()
     torch.ones(4, device="xpu").erfinv()
