@@ -231,7 +231,7 @@ def test_copies_make_room_where_memory_is_out() -> None:
 
 @pytest.mark.not_simulated("a GPU's oneDNN reads weights as they are")
 def test_a_product_goes_on_where_there_is_no_room_for_a_copy() -> None:
-    x, weight = torch.randn(64, 1024, device="xpu"), torch.randn(4096, 1024, device="xpu")
+    x, weight = torch.randn(64, 4096, device="xpu"), torch.randn(4096, 4096, device="xpu")
     out = F.linear(x, weight)
     torch.xpu.empty_cache()
     total = torch.xpu.get_device_properties().total_memory
