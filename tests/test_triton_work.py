@@ -129,7 +129,7 @@ def test_inductors_kernels_come_with_their_work(xpu, monkeypatch):
 
     def load(*args: Any, load: Any = static_launch.StaticXpuLauncher._load_kernel) -> Any:
         loaded = load(*args)
-        found.append((Path(args[0]).name, loaded[0].work))
+        found.append((Path(args[0]).name, loaded[0].known["work"]))
         return loaded
 
     monkeypatch.setattr(static_launch.StaticXpuLauncher, "_load_kernel", staticmethod(load))
