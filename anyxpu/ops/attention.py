@@ -65,8 +65,8 @@ def chosen(
     """The kernels of :mod:`anyxpu.ops.flash` where they take the operands, else the composition.
 
     ``torch.nn.attention.sdpa_kernel`` has its way: the kernels are wherever a fused form is allowed. In a graph that is
-    compiled for a CPU device the composition is taken before them, as long as its scores are few: its products are
-    oneDNN's and the rest is fused, and a step of training takes half the time of the kernels'.
+    compiled for a CPU device, and has a backward, the composition is taken before them, as long as its scores are few:
+    its products are oneDNN's and the rest is fused, and a step of training takes half the time of the kernels'.
 
     Raises:
         RuntimeError: the composition is not allowed, and nothing else serves the call.
@@ -79,7 +79,7 @@ def chosen(
     composed = torch._C._get_math_sdp_enabled()
     if (
         fused
-        and not (composed and _better_composed(query, key))
+        and not (composed and _better_composed(query, key, value))
         and _fusable(query, key, value, mask, dropout_p, is_causal, enable_gqa)
     ):
         return _BACKENDS.OVERRIDEABLE
@@ -96,7 +96,9 @@ FEW_QUERIES = 16
 """Of them, as in decoding, the kernels take less time."""
 
 
-def _better_composed(query: Tensor, key: Tensor) -> bool:
+def _better_composed(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    if not (torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))):
+        return False
     if not torch.compiler.is_compiling() or torch.xpu.get_device_properties(query.device).type != "cpu":
         return False
     if query.shape[-2] < FEW_QUERIES:
