@@ -15,20 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from anyxpu.bench import Request
-from anyxpu.bench.beside_cpu import (
-    CPU,
-    CPU_COMPILED,
-    MEASURED,
-    XPU,
-    XPU_COMPILED,
-    first_wrong,
-    goals,
-    peak,
-    progress,
-    short,
-    time_sides,
-)
+from anyxpu.bench import Request, beside_cpu
 from anyxpu.bench.report import Column, Report
 
 
@@ -69,14 +56,14 @@ def run(request: Request) -> Report:
     report = Report("Attention, milliseconds", _COLUMNS)
     names = request.only or (_QUICK if request.quick else tuple(CASES))
     rounds = request.rounds or (5 if request.quick else 9)
-    report.settings = {"rounds": rounds, "peak_flop_per_second": peak()}
+    report.settings = {"rounds": rounds, "peak_flop_per_second": beside_cpu.peak()}
     for name in names:
         for dtype in DTYPES[:2] if request.quick else DTYPES:
             for trained in (False, True) if CASES[name].trained else (False,):
-                progress(f"{name} {short(dtype)} {'training' if trained else 'forward'}")
+                beside_cpu.progress(f"{name} {beside_cpu.short(dtype)} {'training' if trained else 'forward'}")
                 torch._dynamo.reset()
                 _measure(report, name, dtype, trained, rounds)
-    report.goals += goals(report, 1.0, 1.05)
+    report.goals += beside_cpu.goals(report, 1.0, 1.05)
     return report
 
 
@@ -102,9 +89,9 @@ def _measure(report: Report, name: str, dtype: torch.dtype, trained: bool, round
         leaves = [t.requires_grad_() for t in leaves]
         return lambda: [*torch.autograd.grad(call(*leaves), leaves, gradient)]
 
-    sides = {CPU: side("cpu", False), XPU: side("xpu", False)}
-    sides |= {CPU_COMPILED: side("cpu", True), XPU_COMPILED: side("xpu", True)}
-    row: dict[str, Any] = {"case": name, "dtype": short(dtype), "training": trained, "ratio": {}}
+    sides = {beside_cpu.CPU: side("cpu", False), beside_cpu.XPU: side("xpu", False)}
+    sides |= {beside_cpu.CPU_COMPILED: side("cpu", True), beside_cpu.XPU_COMPILED: side("xpu", True)}
+    row: dict[str, Any] = {"case": name, "dtype": beside_cpu.short(dtype), "training": trained, "ratio": {}}
     report.rows.append(row)
     *exact, gradient = (t.double() for t in made)
     if trained:
@@ -112,16 +99,16 @@ def _measure(report: Report, name: str, dtype: torch.dtype, trained: bool, round
         expected = list(torch.autograd.grad(attention(*exact), exact, gradient))
     else:
         expected = [attention(*exact)]
-    if wrong := first_wrong(sides, expected, dtype):
-        report.wrong.append(f"{name} {short(dtype)} on {wrong}")
+    if wrong := beside_cpu.first_wrong(sides, expected, dtype):
+        report.wrong.append(f"{name} {beside_cpu.short(dtype)} on {wrong}")
         return
     operations = case.operations() * (3.5 if trained else 1.0)
-    time_sides(row, sides, rounds, operations, report.settings["peak_flop_per_second"])
+    beside_cpu.time_sides(row, sides, rounds, operations, report.settings["peak_flop_per_second"])
 
 
 _COLUMNS = (
     Column("attention", lambda row: row["case"], left=True),
     Column("dtype", lambda row: row["dtype"], left=True),
     Column("", lambda row: "training" if row["training"] else "forward", left=True),
-    *MEASURED,
+    *beside_cpu.MEASURED,
 )
