@@ -43,7 +43,8 @@ def _loaded_kernel() -> Any:
 def _shim_launch(kernel: Any, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Callable[[], object]:
     from anyxpu.shim import lib
 
-    launcher = lib().Launcher(["*fp32", "*fp32", "*fp32", "i32"], (GROUP, 1, 1), 0)
+    # It says what a work-group does, as our compiler's launchers do: a wait for unknown work goes by another thread.
+    launcher = lib().Launcher(["*fp32", "*fp32", "*fp32", "i32"], (GROUP, 1, 1), work=[(GROUP, [])])
     queue = lib().current_raw_stream(0)
     return lambda: launcher(ELEMENTS // GROUP, 1, 1, queue, kernel, a, b, out, ELEMENTS)
 
