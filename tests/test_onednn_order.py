@@ -186,3 +186,107 @@ def test_without_sycl_queues_the_host_serves_instead(run_python):
         ANYXPU_DRIVER="null",
     )
     assert done.stdout.splitlines() == ["(4, 4) (1, 1, 1, 1)", "['aten::convolution', 'aten::mm']"]
+
+
+on_the_cpu = pytest.mark.skipif(
+    torch.xpu.is_available() and torch.xpu.get_device_properties(0).type != "cpu",
+    reason="primitives of a GPU are no host tasks",
+)
+
+
+@on_the_cpu
+def test_on_a_cpu_device_sycl_gets_no_host_task_of_a_primitive(run_python):
+    done = run_python("""
+        import os, torch
+        a = torch.randn(500, 500, device="xpu")
+        for _ in range(10):
+            a + 0, torch.mm(a, a), torch.conv2d(a[None, None], a[None, None, :3, :3])
+        torch.xpu.synchronize()
+        from anyxpu.onednn import capi, engine
+        print(engine.stream(0).execute is capi.library().execute_taken)
+        before = len(os.listdir("/proc/self/task"))
+        capi.library().execute_taken = None
+        engine._streams_beside.clear()
+        torch.mm(a, a)
+        torch.xpu.synchronize()
+        print(len(os.listdir("/proc/self/task")) > before)  # SYCL starts a thread for its first host task
+    """)
+    assert done.stdout.split() == ["True", "True"]
+
+
+@on_the_cpu
+def test_a_small_product_on_an_idle_stream_is_done_when_the_call_returns():
+    a = torch.randn(16, 16, device="xpu")
+    torch.mm(a, a)
+    torch.xpu.synchronize()
+    for _ in range(20):
+        product = torch.mm(a, a)
+        assert torch.xpu.current_stream().query()
+    torch.testing.assert_close(product.cpu(), a.cpu() @ a.cpu())
+
+
+@on_the_cpu
+def test_what_hands_over_no_host_task_is_an_error():
+    import ctypes
+
+    from anyxpu import build
+    from anyxpu.onednn import capi
+
+    torch.mm(torch.ones(2, 2, device="xpu"), torch.ones(2, 2, device="xpu"))
+    words = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * 6)
+    driver = ctypes.CDLL(str(build.driver(capi.SYCL_DRIVER).path()))
+    queue = ctypes.c_void_p(lib().current_raw_stream(0))
+    for returned, status in ((0, capi.NOTHING_TAKEN), (3, 3)):
+        function = words(lambda *_, returned=returned: returned)
+        assert driver.anyxpu_sycl_take_6(queue, ctypes.c_uint64(1), function, *[ctypes.c_uint64(0)] * 6) == status
+    assert "no host task" in str(capi.error("sycl_interop_primitive_execute", capi.NOTHING_TAKEN, "a test"))
+    other = ctypes.c_void_p(ctypes.CDLL("libm.so.6")._handle)
+    assert driver.anyxpu_sycl_take_host_tasks(other) == 0  # it calls no such function
+
+
+@on_the_cpu
+def test_onednns_own_account_times_what_ran(run_python):
+    done = run_python(
+        """
+        import torch
+        a, b = torch.randn(600, 500), torch.randn(500, 400)
+        torch.testing.assert_close((a.xpu() @ b.xpu()).cpu(), a @ b, rtol=1e-4, atol=1e-4)
+        from anyxpu.onednn import capi, engine
+        print(engine.stream(0).execute is capi.library().execute_taken)
+        """,
+        ONEDNN_VERBOSE="1",
+    )
+    lines = done.stdout.splitlines()
+    assert lines[-1] == "False"
+    times = [float(line.rsplit(",", 1)[1]) for line in lines if ",exec,cpu,matmul," in line]
+    assert times and all(milliseconds > 0 for milliseconds in times)
+
+
+def test_threads_hammer_caches_that_hold_little(monkeypatch):
+    from anyxpu.onednn import convolution, matmul
+
+    monkeypatch.setattr(matmul, "CACHE", type(matmul.CACHE)(capacity=3))
+    monkeypatch.setattr(convolution.CACHE, "capacity", 2)
+    failures: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        try:
+            draw = torch.Generator().manual_seed(seed)
+            with torch.xpu.stream(torch.xpu.Stream()):
+                for _ in range(25):
+                    m, k, n, c = (int(torch.randint(1, 40, (), generator=draw)) for _ in range(4))
+                    a, b = torch.randn(m, k, generator=draw), torch.randn(k, n, generator=draw)
+                    image, weight = torch.randn(1, c, 9, m + 2, generator=draw), torch.randn(n, c, 3, 3, generator=draw)
+                    product, answer = a.xpu() @ b.xpu(), F.conv2d(image.xpu(), weight.xpu())
+                    torch.testing.assert_close(product.cpu(), a @ b, rtol=1e-4, atol=1e-4)
+                    torch.testing.assert_close(answer.cpu(), F.conv2d(image, weight), rtol=1e-3, atol=1e-3)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert len(matmul.CACHE) <= 3 and len(convolution.CACHE) <= 2

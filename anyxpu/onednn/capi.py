@@ -11,7 +11,7 @@ import functools
 import importlib.metadata
 import os
 from collections.abc import Callable
-from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint, c_void_p
+from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint, c_uint64, c_void_p
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
@@ -27,6 +27,7 @@ MAX_DIMS = 12
 Dims = c_int64 * MAX_DIMS
 
 EXCEPTION = -1  # the guard's word for a call that let a C++ exception out
+NOTHING_TAKEN = -2  # of a primitive that was no host task
 SYCL_RUNTIME = 512  # dnnl_version_t's word for a library built on SYCL
 USM = 0  # dnnl_sycl_interop_memory_kind_t: plain addresses
 
@@ -139,11 +140,10 @@ _BLOCKING: dict[str, tuple[Any, ...]] = {
     },
 }
 
-# Calls that submit to a queue: they take the driver's queue before their own arguments, and pass its gate, so that a
-# small kernel of another thread does not run at the same time in the place of one that would wait for its turn.
-_SUBMITTING: dict[str, tuple[Any, ...]] = {
-    "dnnl_sycl_interop_primitive_execute": (_handle, _handle, c_int, c_void_p, c_void_p, c_void_p),
-}
+# The call that runs a primitive. It takes the driver's queue and about how many operations that is before its own
+# arguments.
+_EXECUTE = "dnnl_sycl_interop_primitive_execute"
+_EXECUTE_ARGUMENTS = (_handle, _handle, c_int, c_void_p, c_void_p, c_void_p)
 
 # Calls that take well under a microsecond: giving up the GIL would cost more than they do.
 _QUICK: dict[str, tuple[Any, ...]] = {
@@ -262,8 +262,19 @@ def library_path() -> Path:
     raise AnyxpuError("oneDNN is not installed beside this Python. Install it: pip install onednn")
 
 
+Execute = Callable[..., int]
+"""``(queue, operations, primitive, stream, count, arguments, None, None)`` -> status."""
+
+
 class Library:
-    """oneDNN's calls as attributes, without their ``dnnl_`` prefix; each returns its status."""
+    """oneDNN's calls as attributes, without their ``dnnl_`` prefix; each returns its status.
+
+    Attributes:
+        execute: runs a primitive on a stream over the very queue. It passes the queue's gate, so that a small kernel of
+            another thread does not run at the same time in the place of one that would wait for its turn.
+        execute_taken: runs one of a CPU on a stream over a queue beside (drivers/sycl/host_tasks.cpp); None where
+            oneDNN's host tasks cannot be had.
+    """
 
     version: tuple[int, int, int]
 
@@ -275,9 +286,14 @@ class Library:
         self.exception.argtypes, self.exception.restype = (), c_char_p
         for name, argtypes in _BLOCKING.items():
             self._bind_guarded(ctypes.CFUNCTYPE, guard, quick, name, argtypes)
-        for name, argtypes in _SUBMITTING.items():
-            submit = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, *argtypes)(("anyxpu_sycl_submit_6", guard))
-            setattr(self, name.removeprefix("dnnl_"), _after_queue(submit, ctypes.cast(getattr(quick, name), c_void_p)))
+        target = ctypes.cast(getattr(quick, _EXECUTE), c_void_p)
+        submit = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, *_EXECUTE_ARGUMENTS)(("anyxpu_sycl_submit_6", guard))
+        self.execute: Execute = lambda queue, _operations, *args: submit(queue, target, *args)
+        self.execute_taken: Execute | None = None
+        if not _verbose() and guard.anyxpu_sycl_take_host_tasks(c_void_p(quick._handle)):
+            prototype = ctypes.CFUNCTYPE(c_int, c_void_p, c_uint64, c_void_p, *_EXECUTE_ARGUMENTS)
+            take = prototype(("anyxpu_sycl_take_6", guard))
+            self.execute_taken = lambda queue, operations, *args: take(queue, operations, target, *args)
         for name, argtypes in _QUICK_GUARDED.items():
             self._bind_guarded(ctypes.PYFUNCTYPE, guard, quick, name, argtypes)
         for name, argtypes in _QUICK.items():
@@ -319,11 +335,9 @@ class Library:
         setattr(self, name.removeprefix("dnnl_"), call if unused else functools.partial(function, target))
 
 
-def _after_queue(submit: Callable[..., int], function: c_void_p) -> Callable[..., int]:
-    def call(queue: int, *args: Any) -> int:
-        return submit(queue, function, *args)
-
-    return call
+def _verbose() -> bool:
+    """Whether oneDNN is asked for its own account: its times are those of its host tasks."""
+    return any(os.environ.get(name, "0") not in ("0", "none") for name in ("ONEDNN_VERBOSE", "DNNL_VERBOSE"))
 
 
 @cache
@@ -363,6 +377,8 @@ def error(name: str, status: int, what: str) -> OneDnnError:
         return Unimplemented(name, status, what)
     if name == "primitive_create" and status == Status.RUNTIME_ERROR:
         return NotBuilt(name, status, what)
+    if status == NOTHING_TAKEN:
+        return OneDnnError(name, status, f"{what}, which is no host task")
     said = library().exception() or b"" if status == EXCEPTION else b""
     if b"DEVICE_LOST" in said:
         return DeviceLost(name, status, what)

@@ -1,7 +1,8 @@
 """oneDNN's engine of each xpu device and its stream over each queue.
 
-oneDNN enqueues on the very queue that torch's current stream stands for, so its work has its place in that stream's
-order and no waiting is needed on either side.
+On a GPU oneDNN enqueues on the very queue that torch's current stream stands for; on a CPU what it would give to SYCL
+is put into that queue by our driver. Either way its work has its place in that stream's order, and no waiting is needed
+on either side.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from ctypes import POINTER, c_int, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
+
+import torch
 
 from anyxpu import build
 from anyxpu.errors import AnyxpuError
@@ -39,10 +42,12 @@ class Stream(NamedTuple):
     Attributes:
         handle: the dnnl_stream_t.
         queue: the driver's ax_queue.
+        execute: runs a primitive there.
     """
 
     handle: int
     queue: int
+    execute: capi.Execute
 
 
 class _Interop:
@@ -55,6 +60,8 @@ class _Interop:
         self.identity.argtypes, self.identity.restype = (c_void_p,), c_uint64
         self.parts = library.anyxpu_sycl_queue_parts
         self.parts.argtypes, self.parts.restype = (c_void_p, POINTER(c_void_p), POINTER(c_void_p)), c_int
+        self.beside = library.anyxpu_sycl_queue_beside
+        self.beside.argtypes, self.beside.restype = (c_void_p,), c_void_p
         self.release = library.anyxpu_sycl_release_parts
         self.release.argtypes, self.release.restype = (c_void_p, c_void_p), None
 
@@ -64,6 +71,8 @@ _lock = threading.Lock()
 _engines: dict[int, Engine] = {}
 # Keyed by device and the queue's identity, not its address: an external queue's address may be used again.
 _streams: dict[tuple[int, int], int] = {}
+# Of a CPU device: one over a queue beside all of its queues.
+_streams_beside: dict[int, int] = {}
 
 
 @cache
@@ -87,23 +96,44 @@ def engine(device: int) -> Engine:
         )
     with _lock:
         if device not in _engines:
-            _engines[device] = Engine(device, _make_engine(device))
+            made = Engine(device, _make_engine(device))
+            _put_beside(made)
+            _engines[device] = made
     return _engines[device]
 
 
 def stream(device: int) -> Stream:
     """The device's current stream of the calling thread."""
     queue = lib().current_raw_stream(device)
+    beside = _streams_beside.get(device)
+    if beside is not None:
+        taken = capi.library().execute_taken
+        assert taken is not None
+        return Stream(beside, queue, taken)
     key = (device, _interop().identity(queue))
     found = _streams.get(key)
-    if found is not None:
-        return Stream(found, queue)
-    with _lock:
-        if key not in _streams:
-            what = f"the current stream of xpu:{device}"
-            # oneDNN copies the queue, which keeps it (and so its identity) alive as long as this entry.
-            _streams[key] = capi.create("sycl_interop_stream_create", engine_handle(device), queue, what=what)
-    return Stream(_streams[key], queue)
+    if found is None:
+        with _lock:
+            if key not in _streams:
+                # oneDNN copies the queue, which keeps it (and so its identity) alive as long as this entry.
+                _streams[key] = _make_stream(_engines[device], queue)
+            found = _streams[key]
+    return Stream(found, queue, capi.library().execute)
+
+
+def _make_stream(engine: Engine, queue: int) -> int:
+    what = f"a stream of xpu:{engine.device}"
+    return capi.create("sycl_interop_stream_create", engine.handle, queue, what=what)
+
+
+def _put_beside(engine: Engine) -> None:
+    """Have a CPU device's primitives taken, where they can be."""
+    is_cpu = torch.xpu.get_device_properties(engine.device).type == "cpu"
+    if not is_cpu or capi.library().execute_taken is None:
+        return
+    queue = _interop().beside(lib().current_raw_stream(engine.device))
+    if queue is not None:
+        _streams_beside[engine.device] = _make_stream(engine, queue)
 
 
 def engine_handle(device: int) -> int:

@@ -222,8 +222,8 @@ class Executable:
                     raise capi.error("sycl_interop_memory_create", status, self.what)
                 slot += 16
                 made += 1
-            handle, queue = stream
-            status = library.sycl_interop_primitive_execute(queue, self._handle, handle, made, arguments, None, None)
+            handle, queue, execute = stream
+            status = execute(queue, self.operations, self._handle, handle, made, arguments, None, None)
             if status:
                 raise capi.error("sycl_interop_primitive_execute", status, self.what)
         finally:
