@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anyxpu.onednn.matmul import SIXTEEN_BITS
 from anyxpu.ops import flash
 
 _BACKENDS = torch._C._SDPBackend
@@ -64,9 +65,10 @@ def chosen(
 ) -> torch._C._SDPBackend:
     """The kernels of :mod:`anyxpu.ops.flash` where they take the operands, else the composition.
 
-    ``torch.nn.attention.sdpa_kernel`` has its way: the kernels are wherever a fused form is allowed. In a graph that is
-    compiled for a CPU device, and has a backward, the composition is taken before them, as long as its scores are few:
-    its products are oneDNN's and the rest is fused, and a step of training takes half the time of the kernels'.
+    ``torch.nn.attention.sdpa_kernel`` has its way: the kernels are wherever a fused form is allowed. In a graph of
+    float32 that is compiled for a CPU device, and has a backward, the composition is taken before them, as long as its
+    scores are few: its products are oneDNN's, what is between them is fused, and the weights are made but once. Of 16
+    bits it would make products of 32.
 
     Raises:
         RuntimeError: the composition is not allowed, and nothing else serves the call.
@@ -97,7 +99,8 @@ FEW_QUERIES = 16
 
 
 def _better_composed(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    if not (torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))):
+    trained = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+    if not trained or query.dtype in SIXTEEN_BITS:
         return False
     if not torch.compiler.is_compiling() or torch.xpu.get_device_properties(query.device).type != "cpu":
         return False

@@ -1,4 +1,7 @@
-"""Attention by the kernels of :mod:`anyxpu.ops.attention_kernels`: which calls they take, and in which blocks."""
+"""Attention by the kernels of :mod:`anyxpu.ops.attention_kernels`: which calls they take, and in which blocks.
+
+On a CPU device what is large enough goes to :mod:`anyxpu.ops.attention_products`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from anyxpu.ops.attention_products import Operands, serves
+from anyxpu.ops.attention_products import backward as gradients_by_products
+from anyxpu.ops.attention_products import forward as by_products
 from anyxpu.shim import lib
 
 LOG2E = math.log2(math.e)
@@ -94,6 +100,10 @@ class _Problem:
     def bias_strides(self) -> tuple[int, ...]:
         return (0, 0, 0, 0) if self.mask is None else self.mask.stride()
 
+    def operands(self, causal: bool, scale: float | None) -> Operands:
+        """For :mod:`anyxpu.ops.attention_products`."""
+        return Operands(self.query, self.key, self.value, self.mask, causal, _scale(self, scale))
+
     def blocks(self, backward: bool) -> Blocks:
         return _blocks(self.query.device, self.query.dtype, self.queries, max(self.size, self.width), backward)
 
@@ -143,6 +153,8 @@ def forward(
     out = _like(query, p.width)
     into = _writable(out)
     logs = torch.empty((p.batches, p.heads, p.queries), dtype=torch.float32, device=query.device)
+    if dropout == 0 and serves(operands := p.operands(causal, scale)) and by_products(operands, into, logs):
+        return (out if into is out else out.copy_(into)), logs, 0
     seed = _seed(query.device) if dropout > 0 else 0
     blocks = p.blocks(backward=False)
     grid = (-(-p.queries // blocks.queries), p.heads, p.batches)
@@ -170,17 +182,39 @@ def backward(
     scale: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients by query, key and value, of their shapes and orders of dimensions."""
-    from anyxpu.ops import attention_kernels as kernels  # Triton, which `import torch` does without
-
     p = _Problem(query, key, value, mask, dropout, causal)
     grad, out = _unit(grad), _unit(out)
     q_grad, k_grad, v_grad = (torch.empty_like(t) for t in (query, key, value))
     into = [_writable(t) for t in (q_grad, k_grad, v_grad)]
+    if not (
+        dropout == 0
+        and serves(operands := p.operands(causal, scale))
+        and gradients_by_products(operands, out, logs, grad, *into)
+    ):
+        _backward_kernels(p, grad, out, logs, dropout, seed, scale, into)
+    for made, wanted in zip(into, (q_grad, k_grad, v_grad), strict=True):
+        if made is not wanted:
+            wanted.copy_(made)
+    return q_grad, k_grad, v_grad
+
+
+def _backward_kernels(
+    p: _Problem,
+    grad: Tensor,
+    out: Tensor,
+    logs: Tensor,
+    dropout: float,
+    seed: int,
+    scale: float | None,
+    into: list[Tensor],
+) -> None:
+    from anyxpu.ops import attention_kernels as kernels  # Triton, which `import torch` does without
+
     deltas = torch.empty_like(logs)
     blocks = p.blocks(backward=True)
     last = (_scale(p, scale) * LOG2E, dropout, seed, p.queries, p.keys)
     options = {"BM": blocks.queries, "BN": blocks.keys, "WIDE": blocks.wide, "num_warps": blocks.warps}
-    with torch.xpu.device(query.device):
+    with torch.xpu.device(grad.device):
         kernels.by_queries[(-(-p.queries // blocks.queries), p.heads, p.batches)](
             p.query, p.key, p.value, p.bias(), out, grad, logs, deltas, into[0],
             *_three(p.query), *_three(p.key), *_three(p.value), *_three(out), *_three(grad), *_three(into[0]),
@@ -191,10 +225,6 @@ def backward(
             *_three(p.query), *_three(p.key), *_three(p.value), *_three(grad), *_three(into[1]), *_three(into[2]),
             *p.bias_strides(), *last, **p.constants, **options,
         )  # fmt: skip
-    for made, wanted in zip(into, (q_grad, k_grad, v_grad), strict=True):
-        if made is not wanted:
-            wanted.copy_(made)
-    return q_grad, k_grad, v_grad
 
 
 def _scale(p: _Problem, scale: float | None) -> float:

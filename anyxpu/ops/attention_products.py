@@ -1,0 +1,194 @@
+"""Attention on a CPU device by oneDNN's products, with kernels of ours between them.
+
+oneDNN's products of 16 bits multiply those, which a kernel for a CPU cannot, and its tiles waste nothing at the ends of
+short sequences. Scores are in memory, but a few at a time: as many heads, or queries of one, as have MOST of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyxpu.onednn import batched
+
+MOST = 1 << 22
+"""Scores at once: 16 MiB of them, which the last caches of CPUs hold."""
+
+LONGEST = 8192
+"""Keys: a program has a row of scores in its registers and first cache."""
+
+FEW = 16
+"""Queries, below which the kernels take less time."""
+
+LEAST = 1 << 24
+"""Operations of the two products together: below, launching two products and a kernel takes longer than one kernel."""
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What :func:`forward` and :func:`backward` read.
+
+    Attributes:
+        query: (batches, heads, L, E). key, value: (batches, heads, S, E) and (…, S, F). Their last dimension is dense.
+        mask: (batches, heads, L, S), uint8 or a float, or None.
+        scale: what products are multiplied by.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+    causal: bool
+    scale: float
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Batches, heads, queries, keys."""
+        return (*self.query.shape[:3], self.key.shape[2])  # type: ignore[return-value]
+
+    def part(self, batches: slice, heads: slice) -> Operands:
+        """Some heads."""
+        key, value, query = (t[batches, heads] for t in (self.key, self.value, self.query))
+        return Operands(query, key, value, self.mask_of(batches, heads), self.causal, self.scale)
+
+    def mask_of(self, batches: slice, heads: slice, queries: slice = slice(None)) -> Tensor | None:
+        return None if self.mask is None else self.mask[batches, heads, queries]
+
+
+def serves(operands: Operands) -> bool:
+    """Whether products are the better way, on a CPU device, for operands that the kernels take as well."""
+    batches, heads, queries, keys = operands.shape
+    if operands.key.shape[1] != heads or queries < FEW or keys > LONGEST:
+        return False
+    work = 2 * batches * heads * queries * keys * (operands.query.shape[3] + operands.value.shape[3])
+    if work < LEAST:
+        return False
+    return torch.xpu.get_device_properties(operands.query.device).type == "cpu"
+
+
+def _groups(batches: int, heads: int, scores: int) -> Iterator[tuple[slice, slice]]:
+    """Heads in groups of no more than MOST scores, whole batches where they fit."""
+    together = max(1, MOST // scores)
+    if together >= heads:
+        step = together // heads
+        yield from ((slice(b, b + step), slice(None)) for b in range(0, batches, step))
+        return
+    for b in range(batches):
+        yield from ((slice(b, b + 1), slice(h, h + together)) for h in range(0, heads, together))
+
+
+def forward(operands: Operands, out: Tensor, logs: Tensor) -> bool:
+    """Attention into ``out`` (batches, heads, L, F), and the logarithms of the sums into ``logs`` (batches, heads, L).
+
+    Returns:
+        False where oneDNN lacks a product; nothing is written then.
+    """
+    batches, heads, queries, keys = operands.shape
+    # A causal mask leaves out what lies beyond a block's last query, and several blocks leave out more of it.
+    rows = queries if queries * keys <= MOST else max(16, MOST // keys)
+    if operands.causal and queries >= 512:
+        rows = min(rows, -(-queries // 4))
+    for b, h in _groups(batches, heads, rows * keys):
+        part = operands.part(b, h)
+        for first in range(0, queries, rows):
+            block = slice(first, first + rows)
+            end = min(keys, first + rows) if operands.causal else keys
+            mask = None if part.mask is None else part.mask[:, :, block, :end]
+            query, key, value = part.query[:, :, block], part.key[:, :, :end], part.value[:, :, :end]
+            scores = torch.empty((*query.shape[:3], end), dtype=torch.float32, device=query.device)
+            if not batched.product(query, key.transpose(-1, -2), scores):
+                return False
+            weights = scores if query.dtype == torch.float32 else torch.empty_like(scores, dtype=query.dtype)
+            _to_weights(operands, scores, mask, weights, logs[b, h, block], first)
+            if not batched.product(weights, value, out[b, h, block]):
+                return False
+    return True
+
+
+def backward(
+    operands: Operands, out: Tensor, logs: Tensor, grad_out: Tensor, q_grad: Tensor, k_grad: Tensor, v_grad: Tensor
+) -> bool:
+    """The gradients into ``q_grad``, ``k_grad`` and ``v_grad``, of the operands' shapes.
+
+    Returns:
+        False where oneDNN lacks a product, or one head has more than MOST scores; what was written does not count then.
+    """
+    batches, heads, queries, keys = operands.shape
+    if queries * keys > MOST:
+        return False
+    for b, h in _groups(batches, heads, 2 * queries * keys):
+        part = operands.part(b, h)
+        grad = grad_out[b, h]
+        scores, by_weight = (
+            torch.empty((*part.query.shape[:3], keys), dtype=torch.float32, device=grad.device) for _ in range(2)
+        )
+        if not batched.product(part.query, part.key.transpose(-1, -2), scores):
+            return False
+        if not batched.product(grad, part.value.transpose(-1, -2), by_weight):
+            return False
+        same = part.query.dtype == torch.float32
+        weights = scores if same else torch.empty_like(scores, dtype=part.query.dtype)
+        by_score = by_weight if same else torch.empty_like(weights)
+        _to_gradients(part, scores, by_weight, out[b, h], grad, logs[b, h], weights, by_score)
+        turned = by_score.transpose(-1, -2)
+        products = (
+            (weights.transpose(-1, -2), grad, v_grad),
+            (by_score, part.key, q_grad),
+            (turned, part.query, k_grad),
+        )
+        if not all(batched.product(left, right, into[b, h]) for left, right, into in products):
+            return False
+    return True
+
+
+def _tile(keys: int) -> tuple[int, int]:
+    """Rows of a program, and the power of two that holds a row."""
+    width = max(16, 1 << (keys - 1).bit_length())
+    return max(1, 1024 // width), width
+
+
+def _bias(mask: Tensor | None, otherwise: Tensor) -> tuple[Tensor, tuple[int, ...], str]:
+    if mask is None:
+        return otherwise, (0, 0, 0, 0), "none"
+    return mask, mask.stride(), "bool" if mask.dtype == torch.uint8 else "float"
+
+
+def _to_weights(
+    operands: Operands, scores: Tensor, mask: Tensor | None, weights: Tensor, logs: Tensor, first: int
+) -> None:
+    from anyxpu.ops import attention_rows as kernels  # Triton, which `import torch` does without
+    from anyxpu.ops.flash import LOG2E
+
+    batches, heads, queries, keys = scores.shape
+    bias, strides, kind = _bias(mask, scores)
+    rows, width = _tile(keys)
+    with torch.xpu.device(scores.device):
+        kernels.to_weights[(-(-queries // rows), heads, batches)](
+            scores, bias, weights, logs, *strides, *logs.stride()[:2], operands.scale * LOG2E, first, queries, keys,
+            R=rows, SP=width, BIAS=kind, CAUSAL=operands.causal, num_warps=1,
+        )  # fmt: skip
+
+
+def _to_gradients(part: Operands, scores: Tensor, by_weight: Tensor, out: Tensor, grad: Tensor, *rest: Tensor) -> None:
+    from anyxpu.ops import attention_rows as kernels  # Triton, which `import torch` does without
+    from anyxpu.ops.flash import LOG2E
+
+    logs, weights, by_score = rest
+    batches, heads, queries, keys = scores.shape
+    bias, strides, kind = _bias(part.mask, scores)
+    rows, width = _tile(keys)
+    size = out.shape[-1]
+    with torch.xpu.device(scores.device):
+        kernels.to_gradients[(-(-queries // rows), heads, batches)](
+            scores, by_weight, bias, out, grad, logs, weights, by_score, *strides, *_three(out), *_three(grad),
+            *logs.stride()[:2], part.scale * LOG2E, part.scale, queries, keys, size,
+            R=rows, SP=width, FP=max(16, 1 << (size - 1).bit_length()), BIAS=kind, CAUSAL=part.causal, num_warps=1,
+        )  # fmt: skip
+
+
+def _three(t: Tensor) -> tuple[Any, ...]:
+    return t.stride()[:3]
