@@ -143,3 +143,41 @@ def test_a_wait_ends_while_another_thread_launches_faster_than_the_device_works(
         [sys.executable, str(tmp_path / "flood.py"), what], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.stdout.splitlines() == ["[0.0, 0.0, 0.0, 0.0]"] * 3 + ["True"], done.stderr
+
+
+MEETING = """
+import sys, threading, torch, triton, triton.language as tl
+
+@triton.jit
+def meet(count, out, ALL: tl.constexpr):
+    tl.atomic_add(count, 1)
+    while tl.atomic_add(count, 0) < ALL:  # a program that began waits for the ones that have not
+        pass
+    tl.store(out + tl.program_id(0), tl.program_id(0) + 1)
+
+programs = torch.xpu.get_device_properties(0).max_compute_units
+count, out = torch.zeros(1, dtype=torch.int32, device="xpu"), torch.zeros(programs, dtype=torch.int32, device="xpu")
+event = torch.xpu.Event()
+
+def launch():
+    count.zero_()
+    meet[(programs,)](count, out, programs, launch_cooperative_grid=True)
+    event.record()
+
+waits = {"device": torch.xpu.synchronize, "event": event.synchronize, "copy": out.cpu}
+for _ in range(3):
+    thread = threading.Thread(target=launch)
+    thread.start()
+    thread.join()
+    waits[sys.argv[1]]()
+    assert out.tolist() == list(range(1, programs + 1))
+print("met")
+"""
+
+
+@pytest.mark.parametrize("how", ["device", "event", "copy"])
+def test_the_thread_that_waits_gives_its_core_to_what_another_one_launched(tmp_path: Path, how: str) -> None:
+    program = tmp_path / "meeting.py"
+    program.write_text(MEETING)
+    done = subprocess.run([sys.executable, str(program), how], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout == "met\n", done.stderr

@@ -14,7 +14,7 @@ from typing import Any
 
 from anyxpu.drivers import NAMES, library_path
 
-ABI = 4
+ABI = 5
 
 
 class Status(IntEnum):
@@ -150,6 +150,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "queue_destroy": (_handle,),
     "queue_synchronize": (_handle,),
     "queue_query": (_handle,),
+    "queue_help": (_handle,),
     "copy": (_handle, c_void_p, c_void_p, c_uint64),
     "fill": (_handle, c_void_p, c_void_p, c_uint32, c_uint64),
     "host_call": (_handle, HostFunction, c_void_p),
@@ -253,6 +254,9 @@ class Driver:
 
     def idle(self, queue: int) -> bool:
         return self._call("queue_query", queue, allow=[Status.NOT_READY]) is Status.OK
+
+    def help(self, queue: int) -> None:
+        self._call("queue_help", queue)
 
     def copy(self, queue: int, dst: int, src: int, nbytes: int) -> None:
         self._call("copy", queue, dst, src, nbytes)

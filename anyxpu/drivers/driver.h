@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define AX_DRIVER_ABI 4
+#define AX_DRIVER_ABI 5
 
 typedef enum ax_status {
   AX_OK = 0,
@@ -144,6 +144,9 @@ typedef struct ax_driver {
   ax_status (*queue_destroy)(ax_queue* queue);
   ax_status (*queue_synchronize)(ax_queue* queue);
   ax_status (*queue_query)(ax_queue* queue); /* AX_OK: idle; AX_NOT_READY: work left */
+  /* Where the host's threads do a device's work: be one of them until the queue has none left. Returns at once
+   * elsewhere. What fails meanwhile is reported by who waits for the queue. */
+  ax_status (*queue_help)(ax_queue* queue);
 
   /* Any of device, pinned, shared and ordinary host memory on either side, of any device of this driver. For
    * ordinary host memory the host bytes may be read or written until the queue has passed this point. */

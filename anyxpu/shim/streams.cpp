@@ -9,6 +9,7 @@
 
 #include "shim/assertions.h"
 #include "shim/runtime.h"
+#include "shim/waiting.h"
 
 namespace anyxpu {
 namespace {
@@ -27,6 +28,7 @@ class QueueSlot {
     queue = queue_.load();
     if (queue == nullptr) {
       check(driver().queue_create(device, priority, &queue), "create a queue");
+      note_own_queue(queue);
       queue_.store(queue, std::memory_order_release);
     }
     return queue;

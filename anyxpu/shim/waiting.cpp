@@ -9,10 +9,12 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <cstdlib>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <tuple>
 
@@ -32,6 +34,9 @@ constexpr const char* kNote =
     "the "
     "device is usable again when it has ended.";
 
+// A thread more for what takes tenths of a millisecond or longer.
+constexpr uint64_t kWorthHelp = 20'000'000;
+
 // How far queues are behind: an event after every so many launches, of which only the youngest few may be outstanding.
 constexpr uint32_t kMarkEvery = 256;
 constexpr size_t kMarks = 4;
@@ -41,6 +46,8 @@ struct QueueRecord {
   QueueRecord* next;
   std::atomic<uint64_t> enqueued{0};  // operations since the queue was last waited for
   std::atomic<uint32_t> launched{0};
+  std::atomic<bool> ours{false};         // and so there as long as the process
+  std::atomic<bool> helped{false};       // some thread is at it
   std::atomic<const void*> by{nullptr};  // the thread that launched last
   std::mutex mutex;
   std::deque<std::shared_ptr<PooledEvent>> marks;  // oldest first
@@ -197,6 +204,48 @@ void wait_in_another_thread(std::function<ax_status()> work, const char* what) {
   check(wait->status, what, wait->said.c_str());
 }
 
+std::atomic<int> helping{0};
+
+// A driver is not taken down around a thread that is in it. Whoever helps is done when the device is.
+void wait_for_helpers() {
+  while (helping.load() > 0 && left_behind.load() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+// A thread that helps with a queue while this one waits for an event: see ax_driver::queue_help.
+class Help {
+ public:
+  explicit Help(QueueRecord& record) : record_(record) {
+    uint64_t before = record.enqueued.load(std::memory_order_relaxed);
+    if (before < kWorthHelp || !record.ours.load(std::memory_order_relaxed) || record.helped.exchange(true)) return;
+    static const int registered = std::atexit(wait_for_helpers);
+    (void)registered;
+    helping.fetch_add(1);
+    launched_ = record.launched.load(std::memory_order_relaxed);
+    wait_ = std::make_shared<Wait>();
+    wait_->work = [&record, before]() mutable {
+      const ax_status status = driver().queue_help(record.queue);
+      record.enqueued.compare_exchange_strong(before, 0, std::memory_order_relaxed);  // unless more came meanwhile
+      record.helped.store(false);
+      helping.fetch_sub(1);
+      return status;
+    };
+    Waiter::start(wait_);
+  }
+
+  // What the other thread waited for is done: if nothing came after it, so is the queue.
+  void end() {
+    if (wait_ == nullptr || launched_ != record_.launched.load(std::memory_order_relaxed)) return;
+    const GilReleased no_gil;
+    std::unique_lock lock(wait_->mutex);
+    wait_->changed.wait(lock, [this] { return wait_->done; });
+  }
+
+ private:
+  QueueRecord& record_;
+  uint32_t launched_ = 0;
+  std::shared_ptr<Wait> wait_;
+};
+
 const void* this_thread() {
   static thread_local const char mark = 0;
   return &mark;
@@ -233,17 +282,28 @@ void wait_for_queue(ax_queue* queue, c10::DeviceIndex device, const char* what, 
     return mark != nullptr ? mark->synchronize() : driver().queue_synchronize(queue);
   };
   uint64_t waited_for = record.enqueued.load(std::memory_order_relaxed);
+  std::optional<Help> help;
+  if (mark != nullptr) help.emplace(record);
   if (waited_for < kLong || !in_pythons_main_thread())
     check(work(), what);
   else
     wait_in_another_thread(std::move(work), what);
+  if (help) help->end();
   record.enqueued.compare_exchange_strong(waited_for, 0, std::memory_order_relaxed);  // unless more came meanwhile
 }
 
 void wait_for_event(ax_event* event, const char* what) {
-  if (!anything_long() || !in_pythons_main_thread()) return check(driver().event_synchronize(event), what);
-  wait_in_another_thread([event] { return driver().event_synchronize(event); }, what);
+  std::vector<Help> helps;
+  for (const auto& head : records())
+    for (auto* record = head.load(std::memory_order_acquire); record != nullptr; record = record->next)
+      if (record->enqueued.load(std::memory_order_relaxed) >= kWorthHelp) helps.emplace_back(*record);
+  if (!anything_long() || !in_pythons_main_thread())
+    check(driver().event_synchronize(event), what);
+  else
+    wait_in_another_thread([event] { return driver().event_synchronize(event); }, what);
 }
+
+void note_own_queue(ax_queue* queue) { record_of(queue).ours.store(true, std::memory_order_relaxed); }
 
 void note_work(ax_queue* queue, c10::DeviceIndex device, uint64_t operations) {
   QueueRecord& record = record_of(queue);

@@ -18,6 +18,9 @@ using Storages = std::vector<c10::Storage>;
 void wait_for_queue(ax_queue* queue, c10::DeviceIndex device, const char* what, Storages touched = {});
 void wait_for_event(ax_event* event, const char* what);
 
+// `queue` is one of the runtime's own, which live as long as the process.
+void note_own_queue(ax_queue* queue);
+
 // What is enqueued, in operations as ax_driver::launch counts them; 0 is work of which nothing is known. Handing a wait
 // over to another thread costs tens of microseconds, and is worth it only where the wait may be long.
 // Waits where the queue is very far behind, as CUDA's launches do: a program that launches faster than its device works

@@ -388,6 +388,8 @@ ax_status queue_synchronize(ax_queue* queue) {
 
 ax_status queue_query(ax_queue* queue) { return queue->worker->idle() ? AX_OK : AX_NOT_READY; }
 
+ax_status queue_help(ax_queue*) { return AX_OK; }
+
 ax_status copy(ax_queue* queue, void* dst, const void* src, uint64_t bytes) {
   count(kCopy);
   if (bytes == 0) return AX_OK;
@@ -564,6 +566,7 @@ ANYXPU_EXPORT const ax_driver* anyxpu_driver(void) {
       .queue_destroy = queue_destroy,
       .queue_synchronize = queue_synchronize,
       .queue_query = queue_query,
+      .queue_help = queue_help,
       .copy = copy,
       .fill = fill,
       .host_call = host_call,

@@ -141,6 +141,7 @@ ax_status queue_create(int device, int priority, ax_queue** out);
 ax_status queue_destroy(ax_queue* queue);
 ax_status queue_synchronize(ax_queue* queue);
 ax_status queue_query(ax_queue* queue);
+ax_status queue_help(ax_queue* queue);
 ax_status copy(ax_queue* queue, void* dst, const void* src, uint64_t bytes);
 ax_status fill(ax_queue* queue, void* dst, const void* pattern, uint32_t pattern_bytes, uint64_t count);
 ax_status host_call(ax_queue* queue, void (*fn)(void*), void* data);

@@ -95,6 +95,7 @@ extern "C" __attribute__((visibility("default"))) const ax_driver* anyxpu_driver
       .queue_destroy = queue_destroy,
       .queue_synchronize = queue_synchronize,
       .queue_query = queue_query,
+      .queue_help = queue_help,
       .copy = copy,
       .fill = fill,
       .host_call = host_call,

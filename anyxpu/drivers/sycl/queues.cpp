@@ -172,6 +172,18 @@ ax_status queue_query(ax_queue* queue) {
   return guarded(AX_LAUNCH_FAILED, [&] { return hold(queue).ext_oneapi_empty() ? AX_OK : AX_NOT_READY; });
 }
 
+// OpenCL's CPU devices have one thread fewer than cores: whoever finishes a queue is the last one, as far as he gets
+// work of it; who waits for an event sleeps.
+ax_status queue_help(ax_queue* queue) {
+  return guarded(AX_LAUNCH_FAILED, [&] {
+    const sycl::queue held = hold(queue);
+    if (held.get_backend() != sycl::backend::opencl || !held.get_device().is_cpu()) return;
+    cl_command_queue native = sycl::get_native<sycl::backend::opencl>(held);
+    clFinish(native);
+    clReleaseCommandQueue(native);
+  });
+}
+
 ax_status copy(ax_queue* queue, void* dst, const void* src, uint64_t bytes) {
   return guarded(AX_LAUNCH_FAILED, [&] {
     if (bytes == 0) return;
