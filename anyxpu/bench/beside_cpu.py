@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 
 from anyxpu.bench.report import Column, Goal, Report
-from anyxpu.bench.timing import Sample, alternate
+from anyxpu.bench.timing import SETTLE_SECONDS, Sample, alternate
 
 CPU, XPU, CPU_COMPILED, XPU_COMPILED = "cpu eager", "xpu eager", "cpu inductor", "xpu compiled"
 SIDES = (CPU, XPU, CPU_COMPILED, XPU_COMPILED)
 _TARGET_SECONDS = 0.03  # of one timing
-_SETTLE_SECONDS = 0.02  # before each: the other sides' threads have gone to sleep
 _TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 4e-2, torch.float16: 6e-3}  # of the largest element
 
 Sides = Mapping[str, Callable[[], Sequence[Tensor]]]
@@ -40,7 +39,7 @@ def time_sides(row: dict[str, Any], sides: Sides, rounds: int, operations: float
     once = alternate(sides, rounds=1, warmup=1, synchronize=torch.xpu.synchronize)
     count = max(1, math.ceil(_TARGET_SECONDS / max(sample.median for sample in once.values())))
     samples: dict[str, Sample] = alternate(
-        sides, rounds=rounds, calls=count, synchronize=torch.xpu.synchronize, settle=_SETTLE_SECONDS
+        sides, rounds=rounds, calls=count, synchronize=torch.xpu.synchronize, settle=SETTLE_SECONDS
     )
     for label, sample in samples.items():
         row[label] = {**sample.as_dict("ms"), "spread": sample.spread, "flop_per_second": operations / sample.median}

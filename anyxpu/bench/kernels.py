@@ -17,12 +17,11 @@ from torch import Tensor
 from anyxpu.bench import Request
 from anyxpu.bench.kernel_cases import CASES, SIZES, Case, least_traffic, many
 from anyxpu.bench.report import Column, Goal, Report
-from anyxpu.bench.timing import Sample, alternate
+from anyxpu.bench.timing import SETTLE_SECONDS, Sample, alternate
 
 XPU, INDUCTOR, EAGER = "xpu", "cpu inductor", "cpu eager"
 VARIANTS = ("new", "into")
 _TARGET_SECONDS = 0.01  # of one timing
-_SETTLE_SECONDS = 0.02  # before each: the other sides' threads have gone to sleep
 _QUICK = ("gelu", "sum outer", "softmax", "layernorm", "embedding backward", "transpose copy")
 
 # A result is right where it is as near to f64 as its own type allows after sums over the larger dimension.
@@ -105,7 +104,7 @@ def _timed(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, Sample
     once = alternate(calls, rounds=3, warmup=2, synchronize=torch.xpu.synchronize)
     fastest = min(sample.median for sample in once.values())
     count = max(1, min(1000, int(_TARGET_SECONDS / fastest)))
-    return alternate(calls, rounds=rounds, calls=count, synchronize=torch.xpu.synchronize, settle=_SETTLE_SECONDS)
+    return alternate(calls, rounds=rounds, calls=count, synchronize=torch.xpu.synchronize, settle=SETTLE_SECONDS)
 
 
 def _moved(value: Any, device: str) -> Any:

@@ -8,6 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+SETTLE_SECONDS = 0.02
+"""After which the other sides' threads have gone to sleep."""
+
 
 @dataclass(frozen=True)
 class Sample:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch._inductor.codecache import PyCodeCache
 
-from anyxpu.bench.timing import alternate
+from anyxpu.bench.timing import SETTLE_SECONDS, alternate
 from anyxpu.demo.compare import BOUNDS, counters, relative_error, served_since, triton_kernels
 from anyxpu.demo.models import Model
 from anyxpu.demo.progress import Narrator
@@ -110,7 +110,7 @@ def run_row(plan: Plan, narrator: Narrator) -> dict[str, Any]:
     row.update(errors)
     row.update(recorder.fields)
     with narrator.stage("timing, alternating"):
-        samples = alternate(sides, rounds=plan.rounds, warmup=1, synchronize=plan.synchronize)
+        samples = alternate(sides, rounds=plan.rounds, warmup=1, synchronize=plan.synchronize, settle=SETTLE_SECONDS)
     row["times"] = {name: {**sample.as_dict("ms"), "spread": sample.spread} for name, sample in samples.items()}
     for name in (INDUCTOR, EAGER):
         # Of each round's own pair, so that a machine whose speed drifts does not tilt it.
