@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -20,6 +21,25 @@ def busy(size: int = 700) -> torch.Tensor:
     """Some milliseconds of work on the current stream, enqueued."""
     a = torch.ones(size, size, device="xpu")
     return a @ a
+
+
+def by_threads(work: Callable[[torch.Generator], None]) -> None:
+    """Four threads do it at once, each on a stream of its own and with a generator of its own."""
+    failures: list[BaseException] = []
+
+    def one(seed: int) -> None:
+        try:
+            with torch.xpu.stream(torch.xpu.Stream()):
+                work(torch.Generator().manual_seed(seed))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=one, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
 
 
 def test_a_product_reads_what_the_work_before_it_wrote_and_nothing_later():
@@ -100,24 +120,13 @@ def test_threads_share_the_cache_and_each_keeps_its_own_stream():
     weight = torch.randn(40, 40)
     w = weight.xpu()
     torch.xpu.synchronize()
-    failures: list[BaseException] = []
 
-    def work(seed: int) -> None:
-        try:
-            generator = torch.Generator().manual_seed(seed)
-            with torch.xpu.stream(torch.xpu.Stream()):
-                for n in range(1, 25):
-                    x = torch.randn(n, 40, generator=generator)
-                    torch.testing.assert_close((x.xpu() @ w).cpu(), x @ weight)
-        except BaseException as error:
-            failures.append(error)
+    def work(draw: torch.Generator) -> None:
+        for n in range(1, 25):
+            x = torch.randn(n, 40, generator=draw)
+            torch.testing.assert_close((x.xpu() @ w).cpu(), x @ weight)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    by_threads(work)
 
 
 def test_calls_are_counted_as_the_librarys():
@@ -267,26 +276,15 @@ def test_threads_hammer_caches_that_hold_little(monkeypatch):
 
     monkeypatch.setattr(matmul, "CACHE", type(matmul.CACHE)(capacity=3))
     monkeypatch.setattr(convolution.CACHE, "capacity", 2)
-    failures: list[BaseException] = []
 
-    def work(seed: int) -> None:
-        try:
-            draw = torch.Generator().manual_seed(seed)
-            with torch.xpu.stream(torch.xpu.Stream()):
-                for _ in range(25):
-                    m, k, n, c = (int(torch.randint(1, 40, (), generator=draw)) for _ in range(4))
-                    a, b = torch.randn(m, k, generator=draw), torch.randn(k, n, generator=draw)
-                    image, weight = torch.randn(1, c, 9, m + 2, generator=draw), torch.randn(n, c, 3, 3, generator=draw)
-                    product, answer = a.xpu() @ b.xpu(), F.conv2d(image.xpu(), weight.xpu())
-                    torch.testing.assert_close(product.cpu(), a @ b, rtol=1e-4, atol=1e-4)
-                    torch.testing.assert_close(answer.cpu(), F.conv2d(image, weight), rtol=1e-3, atol=1e-3)
-        except BaseException as error:
-            failures.append(error)
+    def work(draw: torch.Generator) -> None:
+        for _ in range(25):
+            m, k, n, c = (int(torch.randint(1, 40, (), generator=draw)) for _ in range(4))
+            a, b = torch.randn(m, k, generator=draw), torch.randn(k, n, generator=draw)
+            image, weight = torch.randn(1, c, 9, m + 2, generator=draw), torch.randn(n, c, 3, 3, generator=draw)
+            product, answer = a.xpu() @ b.xpu(), F.conv2d(image.xpu(), weight.xpu())
+            torch.testing.assert_close(product.cpu(), a @ b, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(answer.cpu(), F.conv2d(image, weight), rtol=1e-3, atol=1e-3)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    by_threads(work)
     assert len(matmul.CACHE) <= 3 and len(convolution.CACHE) <= 2

@@ -18,6 +18,7 @@
 #include <memory>
 #include <stdexcept>
 #include <sycl/sycl.hpp>
+#include <vector>
 
 #include "common.h"
 #include "interop.h"
@@ -32,11 +33,13 @@ constexpr const char* kSetHostTask = "_ZN4sycl3_V17handler11SetHostTaskESt8funct
 // libsycl's own; a member function takes its object first, and an object that has a destructor by its address.
 void libsycls_set_host_task(sycl::handler*, Task*) __asm__("_ZN4sycl3_V17handler11SetHostTaskESt8functionIFvvEE");
 
-thread_local Task* t_taken = nullptr;  // where this thread's next host task of oneDNN goes
+using Tasks = std::vector<Task>;
+
+thread_local Tasks* t_taken = nullptr;  // where host tasks of oneDNN in this thread go
 
 void set_host_task(sycl::handler* handler, Task* task) {
-  if (t_taken == nullptr || *t_taken != nullptr) return libsycls_set_host_task(handler, task);
-  *t_taken = std::move(*task);
+  if (t_taken == nullptr) return libsycls_set_host_task(handler, task);
+  t_taken->push_back(std::move(*task));
 }
 
 // The part of a loaded library that the dynamic linker works with.
@@ -101,21 +104,22 @@ bool write_slot(const link_map& library, void** slot, void* value) {
   return true;
 }
 
-void run(void* data) {
-  const std::unique_ptr<Task> task(static_cast<Task*>(data));
-  (*task)();
+void run(const Tasks& tasks) {
+  for (const Task& task : tasks) task();
 }
+
+void run_and_free(void* data) { run(*std::unique_ptr<Tasks>(static_cast<Tasks*>(data))); }
 
 // Handing a host call to OpenCL's threads and waking them takes some 20 microseconds; in that time a core does about as
 // many operations of a product.
 constexpr uint64_t kLittle = 2'000'000;
 
 // Whether it ran at once, in this thread.
-bool run_now(ax_queue* handle, const Task& task, uint64_t operations) {
+bool run_now(ax_queue* handle, const Tasks& tasks, uint64_t operations) {
   if (operations > kLittle) return false;
   const std::lock_guard gate(anyxpu::sycl_driver::gate_of(handle));
   if (!anyxpu::sycl_driver::hold(handle).ext_oneapi_empty()) return false;
-  task();
+  run(tasks);
   return true;
 }
 
@@ -138,14 +142,14 @@ ANYXPU_EXPORT sycl::queue* anyxpu_sycl_queue_beside(const sycl::queue* queue) {
   }
 }
 
-// Calls `function` with six words, as anyxpu_sycl_guarded_6 does, and has what it hands over as a host task run in the
+// Calls `function` with six words, as anyxpu_sycl_guarded_6 does, and has what it hands over as host tasks run in the
 // order of `queue`: by this thread where that is about `operations` few and all before is done. Returns the function's
 // status, -1 where something threw, or -2 where the function succeeded and handed over nothing.
 ANYXPU_EXPORT int anyxpu_sycl_take_6(ax_queue* queue, uint64_t operations, anyxpu_sycl_six_words function, uint64_t a,
                                      uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
   return guarded_call([&] {
-    auto task = std::make_unique<Task>();
-    t_taken = task.get();
+    auto tasks = std::make_unique<Tasks>();
+    t_taken = tasks.get();
     int status = 0;
     try {
       status = function(a, b, c, d, e, f);
@@ -155,11 +159,11 @@ ANYXPU_EXPORT int anyxpu_sycl_take_6(ax_queue* queue, uint64_t operations, anyxp
     }
     t_taken = nullptr;
     if (status != 0) return status;
-    if (*task == nullptr) return anyxpu::sycl_driver::kNothingTaken;
-    if (run_now(queue, *task, operations)) return 0;
-    if (anyxpu::sycl_driver::host_call(queue, run, task.get()) != AX_OK)
+    if (tasks->empty()) return anyxpu::sycl_driver::kNothingTaken;
+    if (run_now(queue, *tasks, operations)) return 0;
+    if (anyxpu::sycl_driver::host_call(queue, run_and_free, tasks.get()) != AX_OK)
       throw std::runtime_error(anyxpu::sycl_driver::last_error());
-    (void)task.release();
+    (void)tasks.release();
     return 0;
   });
 }
