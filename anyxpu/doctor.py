@@ -145,7 +145,8 @@ def _packages() -> Iterator[Check]:
         elif name == "torch" and (newer := supported.newer(found)):
             yield Check(name, "note", newer)
         elif name == "torch":
-            served = f"made for {supported.OLDEST} to {supported.NEWEST}; whole suite on {supported.WHOLE_SUITE}"
+            whole = " and ".join(supported.WHOLE_SUITE)
+            served = f"made for {supported.OLDEST} to {supported.NEWEST}; whole suite on {whole}"
             yield Check(name, "ok", f"{found} ({served})")
         else:
             yield Check(name, "ok", found)
