@@ -18,6 +18,7 @@ from torch import Tensor
 
 from anyxpu.onednn.matmul import SIXTEEN_BITS
 from anyxpu.ops import flash
+from anyxpu.ops.attention_products import FEW
 
 _BACKENDS = torch._C._SDPBackend
 _NAME = "scaled_dot_product_attention"
@@ -94,17 +95,13 @@ MOST_SCORES = 1 << 26
 """Of a composition in a compiled graph on a CPU device: 256 MiB of them in f32."""
 
 
-FEW_QUERIES = 16
-"""Of them, as in decoding, the kernels take less time."""
-
-
 def _better_composed(query: Tensor, key: Tensor, value: Tensor) -> bool:
     trained = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
     if not trained or query.dtype in SIXTEEN_BITS:
         return False
     if not torch.compiler.is_compiling() or torch.xpu.get_device_properties(query.device).type != "cpu":
         return False
-    if query.shape[-2] < FEW_QUERIES:
+    if query.shape[-2] < FEW:
         return False
     scores = math.prod(query.shape[:-1]) * key.shape[-2]
     return isinstance(scores, int) and scores <= MOST_SCORES

@@ -53,10 +53,8 @@ class Operands:
     def part(self, batches: slice, heads: slice) -> Operands:
         """Some heads."""
         key, value, query = (t[batches, heads] for t in (self.key, self.value, self.query))
-        return Operands(query, key, value, self.mask_of(batches, heads), self.causal, self.scale)
-
-    def mask_of(self, batches: slice, heads: slice, queries: slice = slice(None)) -> Tensor | None:
-        return None if self.mask is None else self.mask[batches, heads, queries]
+        mask = None if self.mask is None else self.mask[batches, heads]
+        return Operands(query, key, value, mask, self.causal, self.scale)
 
 
 def serves(operands: Operands) -> bool:
@@ -85,7 +83,7 @@ def forward(operands: Operands, out: Tensor, logs: Tensor) -> bool:
     """Attention into ``out`` (batches, heads, L, F), and the logarithms of the sums into ``logs`` (batches, heads, L).
 
     Returns:
-        False where oneDNN lacks a product; nothing is written then.
+        False where oneDNN lacks a product; what was written does not count then.
     """
     batches, heads, queries, keys = operands.shape
     # A causal mask leaves out what lies beyond a block's last query, and several blocks leave out more of it.
