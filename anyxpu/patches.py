@@ -187,6 +187,22 @@ TABLE: tuple[Patch, ...] = (
         since="2.14",
     ),
     Patch(
+        "product-epilogues",
+        f"{_INDUCTOR}.codegen.common",
+        ("register_backend_for_device", "custom_backend_passes"),
+        "anyxpu.inductor.epilogues:offer",
+        "what follows a product on a GPU, the bias too, is left to a kernel that reads the product again",
+        "compiled linear layers are slower, by a pass over their results",
+    ),
+    Patch(
+        "product-operands",
+        f"{_INDUCTOR}.mkldnn_lowerings",
+        ("register_onednn_fusion_ops",),
+        "anyxpu.inductor.epilogues:as_they_are",
+        "weights of fused linear layers are made contiguous, as the CPU's kernels want them",
+        "compiled linear layers are slower, as without product-epilogues",
+    ),
+    Patch(
         "conv-weights",
         f"{_INDUCTOR}.kernel.conv",
         ("convolution", "ir.ExternKernel.require_stride_order", "ir.ExternKernel.realize_input"),

@@ -52,6 +52,7 @@ class Arg(IntEnum):
     WEIGHTS = 33
     BIAS = 41
     SCRATCHPAD = 80
+    FIRST_POST_OP = 1 << 15 | 2  # the second operand of what comes first after the primitive's own work
     DIFF_SRC = 129
     DIFF_DST = 145
     DIFF_WEIGHTS = 161
@@ -88,6 +89,10 @@ class Algorithm(IntEnum):
     ELTWISE_CLIP = 0x2E
     ELTWISE_GELU_ERF = 0x31
     ELTWISE_HARDSWISH = 0x34
+    BINARY_ADD = 0x1FFF0
+    BINARY_MUL = 0x1FFF1
+    BINARY_DIV = 0x1FFF4
+    BINARY_SUB = 0x1FFF5
 
 
 SCRATCHPAD_MODE_USER = 1
@@ -166,6 +171,7 @@ _QUICK: dict[str, tuple[Any, ...]] = {
     "dnnl_post_ops_destroy": (_handle,),
     "dnnl_post_ops_append_eltwise": (_handle, c_int, c_float, c_float),
     "dnnl_post_ops_append_sum": (_handle, c_float, c_int32, c_int),
+    "dnnl_post_ops_append_binary": (_handle, c_int, _handle),
 }
 
 # One of them asks the driver whose memory it is.

@@ -6,35 +6,21 @@ they are one oneDNN primitive with post-ops, or the operators one by one where o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from anyxpu.onednn import capi
-from anyxpu.onednn.capi import Algorithm, Arg
+from anyxpu.onednn import capi, functions
+from anyxpu.onednn.capi import Arg
 from anyxpu.onednn.convolution import CACHE, Forward, Geometry, describe, facts, math_mode, readable
 from anyxpu.onednn.fallbacks import COMPOSED, FLOAT32, Fallback, count, named
+from anyxpu.onednn.functions import Unary
 from anyxpu.onednn.matmul import SIXTEEN_BITS
 
-Eltwise = tuple[Algorithm, float, float]
-
-# Inductor's name of a function -> oneDNN's with its two factors, given Inductor's scalars; and torch's.
-_UNARY: dict[str, tuple[Callable[..., Eltwise], Callable[..., Tensor]]] = {
-    "relu": (lambda: (Algorithm.ELTWISE_RELU, 0.0, 0.0), F.relu),
-    "leaky_relu": (lambda slope: (Algorithm.ELTWISE_RELU, slope, 0.0), F.leaky_relu),
-    "sigmoid": (lambda: (Algorithm.ELTWISE_LOGISTIC, 0.0, 0.0), torch.sigmoid),
-    "tanh": (lambda: (Algorithm.ELTWISE_TANH, 0.0, 0.0), torch.tanh),
-    "hardswish": (lambda: (Algorithm.ELTWISE_HARDSWISH, 1 / 6, 0.5), F.hardswish),
-    "hardsigmoid": (lambda: (Algorithm.ELTWISE_HARDSIGMOID, 1 / 6, 0.5), F.hardsigmoid),
-    "hardtanh": (lambda low, high: (Algorithm.ELTWISE_CLIP, low, high), F.hardtanh),
-    "swish": (lambda: (Algorithm.ELTWISE_SWISH, 1.0, 0.0), F.silu),
-    "gelu none": (lambda: (Algorithm.ELTWISE_GELU_ERF, 0.0, 0.0), F.gelu),
-    "gelu tanh": (lambda: (Algorithm.ELTWISE_GELU_TANH, 0.0, 0.0), lambda x: F.gelu(x, approximate="tanh")),
-}
+_WHAT = "a convolution"
 
 
 @dataclass(frozen=True)
@@ -42,7 +28,7 @@ class _Call:
     """``unary(convolution(source) + alpha * other)``.
 
     Attributes:
-        unary: a name of the table above and its scalars.
+        unary: a function and its parameters.
         into: where the result goes; ``other`` itself in the form that works in place.
         channels_last: the result's layout, as Inductor reckons with it.
     """
@@ -51,7 +37,7 @@ class _Call:
     weight: Tensor
     bias: Tensor | None
     geometry: Geometry
-    unary: tuple[str, tuple[float, ...]] | None
+    unary: Unary | None
     other: Tensor | None = None
     alpha: float = 1.0
     into: Tensor | None = None
@@ -88,8 +74,7 @@ class _Composed:
         result = torch.ops.aten.convolution(call.source, call.weight, call.bias, *steps)
         if call.other is not None:
             result = torch.add(result, call.other, alpha=call.alpha)
-        if call.unary is not None:
-            result = _UNARY[call.unary[0]][1](result, *call.unary[1])
+        result = functions.apply(call.unary, result)
         if call.into is not None:
             return call.into.copy_(result)
         formats = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -139,8 +124,9 @@ def _plan(call: _Call) -> Plan:
         return _Composed(call, problem)
     if source.dtype == torch.float64:
         return _Composed(call, "what follows it is computed in float32")
-    eltwise = None if call.unary is None else _UNARY[call.unary[0]][0](*call.unary[1])
-    attributes = replace(problem.attributes, beta=0.0 if other is None else call.alpha, eltwise=eltwise)
+    attributes = replace(
+        problem.attributes, beta=0.0 if other is None else call.alpha, eltwise=functions.eltwise(call.unary)
+    )
     problem = replace(problem, attributes=attributes, channels_last=call.channels_last)
     if other is not None and (other.shape != problem.result or other.dtype != source.dtype):
         return _Composed(call, "what is added has another shape or dtype")
@@ -157,18 +143,6 @@ def _run(call: _Call) -> Tensor:
     call = replace(call, source=readable(call.source), weight=readable(call.weight), bias=bias)
     plan: Plan = CACHE.get(call.key(), _plan, call)
     return plan.run(call)
-
-
-def _named_unary(
-    name: str | None, scalars: Sequence[float | None], algorithm: str | None
-) -> tuple[str, tuple[float, ...]] | None:
-    if name is None or name == "none":
-        return None
-    if name == "gelu":
-        name = f"gelu {algorithm or 'none'}"
-    if name not in _UNARY:
-        raise ValueError(f"no function {name!r} after a convolution on xpu; there are {', '.join(_UNARY)}")
-    return name, tuple(float(s) for s in scalars if s is not None)
 
 
 def _geometry(padding: Sequence[int], stride: Sequence[int], dilation: Sequence[int], groups: int) -> Geometry:
@@ -198,7 +172,7 @@ def convolution_pointwise(
     Raises:
         ValueError: there is no such function here.
     """
-    unary = _named_unary(attr, scalars, algorithm)
+    unary = functions.unary(attr, scalars, algorithm, _WHAT)
     return _run(_Call(source, weight, bias, _geometry(padding, stride, dilation, groups), unary))
 
 
@@ -219,7 +193,7 @@ def convolution_pointwise_binary(
 ) -> Tensor:
     """mkldnn::_convolution_pointwise.binary: ``other`` of the result's shape is added before the function."""
     factor = _factor(binary_attr, alpha)
-    unary = _named_unary(unary_attr, unary_scalars, unary_algorithm)
+    unary = functions.unary(unary_attr, unary_scalars, unary_algorithm, _WHAT)
     return _run(_Call(source, weight, bias, _geometry(padding, stride, dilation, groups), unary, other, factor))
 
 
@@ -240,7 +214,7 @@ def convolution_pointwise_binary_(
 ) -> Tensor:
     """mkldnn::_convolution_pointwise_.binary: as above, and ``other`` is where the result goes."""
     factor = _factor(binary_attr, alpha)
-    unary = _named_unary(unary_attr, unary_scalars, unary_algorithm)
+    unary = functions.unary(unary_attr, unary_scalars, unary_algorithm, _WHAT)
     return _run(_Call(source, weight, bias, _geometry(padding, stride, dilation, groups), unary, other, factor, other))
 
 

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from anyxpu.onednn import capi, engine
-from anyxpu.onednn.capi import Arg
+from anyxpu.onednn.capi import Algorithm, Arg
 from anyxpu.onednn.fallbacks import COMPOSED, FLOAT32, HOST, Declined, Fallback, count, named
+from anyxpu.onednn.functions import Eltwise
 from anyxpu.onednn.packing import PackedProduct
 from anyxpu.onednn.primitive import Attributes, Executable, MemoryDesc, PrimitiveDesc, SignatureCache, run
 from anyxpu.shim import lib
@@ -34,6 +35,22 @@ _deterministic = torch._C._get_deterministic_algorithms
 
 Operand = tuple[tuple[int, ...], tuple[int, ...]]
 """Shape and strides."""
+
+
+@dataclass(frozen=True)
+class Then:
+    """What follows a product before it is stored.
+
+    Attributes:
+        binary: an operator between it and another operand of its shape and dtype, or None.
+        eltwise: a function of the result.
+    """
+
+    binary: Algorithm | None = None
+    eltwise: Eltwise | None = None
+
+
+NOTHING = Then()
 
 
 @dataclass(frozen=True)
@@ -53,6 +70,7 @@ class _Problem:
     c: Operand | None
     out: Operand | None
     attributes: Attributes
+    then: Then = NOTHING
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -190,10 +208,12 @@ class _Widened:
 
     def __init__(self, problem: _Problem, fallback: Fallback) -> None:
         self.dtype, self.attributes, self.fallback = problem.dtype, problem.attributes, fallback
+        self.then = problem.then
 
-    def run(self, c: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None) -> Any:
-        wide = None if c is None else c.float()
-        result = product(wide, a.float(), b.float(), None, self.attributes.alpha, self.attributes.beta)
+    def run(self, c: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None, other: Tensor | None = None) -> Any:
+        wide, other = (None if t is None else t.float() for t in (c, other))
+        factors = self.attributes.alpha, self.attributes.beta
+        result = product(wide, a.float(), b.float(), None, *factors, self.then, other)
         if result is NotImplemented:
             return result
         count(self.fallback)
@@ -257,6 +277,7 @@ class _Direct:
         home = engine.engine(self.index)
         operands = {Arg.SRC: _descriptor(a, self.dtype), Arg.WEIGHTS: weights}
         operands[Arg.DST] = _descriptor(out, self.dtype)
+        others = () if attributes.binary is None else (Arg.FIRST_POST_OP,)
         bias = None
         if self.bias:
             shape = (*(1 for _ in self.shape[:-1]), self.shape[-1])
@@ -265,11 +286,11 @@ class _Direct:
         try:
             source, result = operands[Arg.SRC].handle, operands[Arg.DST].handle
             args = (home.handle, source, weights.handle, bias.handle if bias else None, result, handle)
-            return Executable(home, PrimitiveDesc("matmul", *args, what=what), tuple(operands))
+            return Executable(home, PrimitiveDesc("matmul", *args, what=what), (*operands, *others))
         finally:
             capi.library().primitive_attr_destroy(handle)
 
-    def run(self, c: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
+    def run(self, c: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None, other: Tensor | None = None) -> Tensor:
         if out is None:
             out = torch.empty(self.shape, dtype=self.dtype, device=self.device)
         else:
@@ -289,6 +310,8 @@ class _Direct:
         addresses: tuple[int, ...] = (source.data_ptr(), weights.data_ptr(), out.data_ptr())
         if self.bias:
             addresses = (*addresses, c.data_ptr())  # type: ignore[union-attr]
+        if other is not None:
+            addresses = (*addresses, other.data_ptr())
         run(executable, stream, self.device, *addresses)
         return out
 
@@ -339,9 +362,22 @@ def _misfit(a: Tensor) -> Any:
     return _declined(a, _DO_NOT_FIT).run()
 
 
-def _plan(c: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None, alpha: float, beta: float, mode: str) -> Any:
+def _plan(
+    c: Tensor | None,
+    a: Tensor,
+    b: Tensor,
+    out: Tensor | None,
+    alpha: float,
+    beta: float,
+    mode: str,
+    then: Then,
+    other: Tensor | None,
+) -> Any:
     """How to serve such a call; :class:`Declined` if oneDNN does not."""
-    attributes = Attributes(alpha, beta, mode, _deterministic())
+    attributes = Attributes(alpha, beta, mode, _deterministic(), eltwise=then.eltwise)
+    if then.binary is not None:
+        assert other is not None
+        attributes = replace(attributes, binary=(then.binary, *_layout(other), other.dtype))
     dtype, device, rank = a.dtype, a.device, a.dim()
     tensors = [t for t in (a, b, c, out) if t is not None]
     if dtype not in FLOATS:
@@ -358,6 +394,7 @@ def _plan(c: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None, alpha: flo
         None if c is None else _layout(c),
         None if out is None else _layout(out),
         attributes,
+        then,
     )
     if c is not None and not _expands(c.shape, problem.shape):
         return _declined(a, _DO_NOT_FIT)
@@ -400,15 +437,25 @@ def _expands(shape: Sequence[int], to: Sequence[int]) -> bool:
 
 
 def product(
-    c: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None = None, alpha: float = 1.0, beta: float = 0.0
+    c: Tensor | None,
+    a: Tensor,
+    b: Tensor,
+    out: Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    then: Then = NOTHING,
+    other: Tensor | None = None,
 ) -> Any:
-    """``alpha * (a @ b) + beta * c``.
+    """``alpha * (a @ b) + beta * c``, and what follows.
 
     Args:
         c: anything that expands to the result's shape; not read where ``beta`` is 0.
         a: ``(m, k)`` or ``(batch, m, k)``, float32, bfloat16 or float16; float64 on a GPU that computes in it.
         b: ``(k, n)`` or ``(batch, k, n)``, like ``a``.
         out: where to put it; resized where its shape is another. It may be ``c``.
+        then: what follows, of float32, bfloat16 and float16 that is not empty and goes into a new tensor; with an
+            operator, ``c`` is None or a row.
+        other: that operator's second operand, row-major.
 
     Returns:
         ``out``, or a new contiguous tensor; ``NotImplemented`` where oneDNN does not serve the call.
@@ -424,8 +471,12 @@ def product(
         key = (*key, "c", c.dtype, c.get_device(), c.shape, c.stride(), c is out)
     if out is not None:
         key = (*key, "out", out.dtype, out.get_device(), out.shape, out.stride())
-    plan = CACHE.get(key, _plan, c, a, b, out, alpha, beta, mode)
-    return plan.run(c if beta else None, a, b, out)
+    if then is NOTHING:
+        plan = CACHE.get(key, _plan, c, a, b, out, alpha, beta, mode, then, None)
+        return plan.run(c if beta else None, a, b, out)
+    key = (*key, then, None if other is None else (other.dtype, other.get_device(), other.shape, other.stride()))
+    plan = CACHE.get(key, _plan, c, a, b, out, alpha, beta, mode, then, other)
+    return plan.run(c if beta else None, a, b, out, other)
 
 
 def mm(a: Tensor, b: Tensor) -> Any:

@@ -90,6 +90,8 @@ class Attributes:
         beta: the destination's old value times this is added; 0 ignores the old value.
         math_mode: how a float32 product may be computed, one of capi.MATH_MODES.
         deterministic: the same operands give the same bits in every run.
+        binary: an operator between what these make and another operand, :attr:`Arg.FIRST_POST_OP`, as (algorithm,
+            that operand's shape, strides, dtype); None for none. Not together with ``alpha`` or ``beta``.
         eltwise: a function applied to what these make, as (algorithm, its alpha, its beta); None for none.
     """
 
@@ -97,6 +99,7 @@ class Attributes:
     beta: float = 0.0
     math_mode: str = "none"
     deterministic: bool = False
+    binary: tuple[Algorithm, tuple[int, ...], tuple[int, ...], torch.dtype] | None = None
     eltwise: tuple[Algorithm, float, float] | None = None
 
     def create(self, what: str) -> int:
@@ -115,6 +118,10 @@ class Attributes:
                 capi.call("post_ops_append_eltwise", post_ops, linear, self.alpha, 0.0, what=what)
             if self.beta != 0.0:
                 capi.call("post_ops_append_sum", post_ops, self.beta, 0, 0, what=what)
+            if self.binary is not None:
+                algorithm, shape, strides, dtype = self.binary
+                operand = MemoryDesc.plain(shape, dtype, strides)
+                capi.call("post_ops_append_binary", post_ops, algorithm, operand.handle, what=what)
             if self.eltwise is not None:
                 capi.call("post_ops_append_eltwise", post_ops, *self.eltwise, what=what)
             capi.call("primitive_attr_set_post_ops", attributes, post_ops, what=what)  # copies them

@@ -32,11 +32,13 @@ TABLE: dict[str, str] = {
     "convolution_backward_overrideable": "convolution.backward",
 }
 
-# The same for the operators that Inductor makes of frozen graphs, under ``mkldnn::``.
+# The same for those that Inductor makes of products and convolutions with what follows them, under ``mkldnn::``.
 FUSED: dict[str, str] = {
     "_convolution_pointwise": "fused.convolution_pointwise",
     "_convolution_pointwise.binary": "fused.convolution_pointwise_binary",
     "_convolution_pointwise_.binary": "fused.convolution_pointwise_binary_",
+    "_linear_pointwise": "linear.linear_pointwise",
+    "_linear_pointwise.binary": "linear.linear_pointwise_binary",
 }
 
 
@@ -46,6 +48,25 @@ def register() -> None:
     if torch.backends.mkldnn.is_available():  # a torch without it has no such operators
         fused = {name: f"anyxpu.onednn.{function}" for name, function in FUSED.items()}
         serve.register(fused, "library", namespace="mkldnn")
+        _give_shapes()
+
+
+_shapes: list[torch.library.Library] = []  # registrations end with their Library
+
+
+def _give_shapes() -> None:
+    """Say what shape ``mkldnn::_linear_pointwise.binary`` makes, which torch says of its sibling alone.
+
+    In-tree it appears after the graph's shapes are known; here it is in the graph (anyxpu.inductor.epilogues).
+    """
+    name = "_linear_pointwise.binary"
+    if not _shapes and not torch._C._dispatch_has_kernel_for_dispatch_key(f"mkldnn::{name}", "Meta"):
+        _shapes.append(torch.library.Library("mkldnn", "IMPL", "Meta"))
+        _shapes[0].impl(name, _linear_shape)
+
+
+def _linear_shape(source: Tensor, other: Tensor, weight: Tensor, bias: Tensor | None, attr: str) -> Tensor:
+    return source.new_empty((*source.shape[:-1], weight.shape[0]))
 
 
 def _decline(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

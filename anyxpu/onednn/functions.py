@@ -1,0 +1,73 @@
+"""Functions that a primitive applies to what it computes: Inductor's names of them, oneDNN's and torch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from anyxpu.onednn.capi import Algorithm
+
+Eltwise = tuple[Algorithm, float, float]
+"""oneDNN's algorithm and its two factors."""
+
+Unary = tuple[str, tuple[float, ...]]
+"""A name of the table below, and the function's parameters."""
+
+# Inductor's name of a function -> oneDNN's with its two factors, given Inductor's scalars; and torch's.
+_UNARY: dict[str, tuple[Callable[..., Eltwise], Callable[..., Tensor]]] = {
+    "relu": (lambda: (Algorithm.ELTWISE_RELU, 0.0, 0.0), F.relu),
+    "leaky_relu": (lambda slope: (Algorithm.ELTWISE_RELU, slope, 0.0), F.leaky_relu),
+    "sigmoid": (lambda: (Algorithm.ELTWISE_LOGISTIC, 0.0, 0.0), torch.sigmoid),
+    "tanh": (lambda: (Algorithm.ELTWISE_TANH, 0.0, 0.0), torch.tanh),
+    "hardswish": (lambda: (Algorithm.ELTWISE_HARDSWISH, 1 / 6, 0.5), F.hardswish),
+    "hardsigmoid": (lambda: (Algorithm.ELTWISE_HARDSIGMOID, 1 / 6, 0.5), F.hardsigmoid),
+    "hardtanh": (lambda low, high: (Algorithm.ELTWISE_CLIP, low, high), F.hardtanh),
+    "swish": (lambda: (Algorithm.ELTWISE_SWISH, 1.0, 0.0), F.silu),
+    "gelu none": (lambda: (Algorithm.ELTWISE_GELU_ERF, 0.0, 0.0), F.gelu),
+    "gelu tanh": (lambda: (Algorithm.ELTWISE_GELU_TANH, 0.0, 0.0), lambda x: F.gelu(x, approximate="tanh")),
+}
+
+# Inductor's name of an operator with a second operand -> oneDNN's and torch's.
+BINARY: dict[str, tuple[Algorithm, Callable[..., Tensor]]] = {
+    "add": (Algorithm.BINARY_ADD, torch.add),
+    "sub": (Algorithm.BINARY_SUB, torch.sub),
+    "mul": (Algorithm.BINARY_MUL, torch.mul),
+    "div": (Algorithm.BINARY_DIV, torch.div),
+}
+
+
+def unary(name: str | None, scalars: Sequence[float | None], algorithm: str | None, after: str) -> Unary | None:
+    """The function that Inductor calls so, or None for none.
+
+    Args:
+        name, scalars, algorithm: as the operators of ``mkldnn::`` have them.
+        after: what it follows, for the message.
+
+    Raises:
+        ValueError: there is no such function here.
+    """
+    if name is None or name == "none":
+        return None
+    if name == "gelu":
+        name = f"gelu {algorithm or 'none'}"
+    if name not in _UNARY:
+        raise ValueError(f"no function {name!r} after {after} on xpu; there are {', '.join(_UNARY)}")
+    # The operators want scalars even where a function has none; Inductor then gives [-1].
+    wanted = {"leaky_relu": 1, "hardtanh": 2}.get(name, 0)
+    given = tuple(float(s) for s in scalars if s is not None)
+    if len(given) < wanted:
+        raise ValueError(f"{name!r} after {after} wants {wanted} scalars, not {len(given)}")
+    return name, given[:wanted]
+
+
+def eltwise(function: Unary | None) -> Eltwise | None:
+    """As oneDNN has it."""
+    return None if function is None else _UNARY[function[0]][0](*function[1])
+
+
+def apply(function: Unary | None, x: Tensor) -> Tensor:
+    """As torch has it."""
+    return x if function is None else _UNARY[function[0]][1](x, *function[1])
