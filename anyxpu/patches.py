@@ -129,6 +129,21 @@ TABLE: tuple[Patch, ...] = (
         "it is offered, and records nothing",
     ),
     Patch(
+        "jagged-attention",
+        "torch.nested._internal.sdpa",
+        (
+            "_select_sdp_backend",
+            "_can_use_flash_sdpa_jagged",
+            "_can_use_efficient_sdpa_jagged",
+            "SDPAParams",
+            "SDPBackend.FLASH_ATTENTION",
+            "SDPBackend.EFFICIENT_ATTENTION",
+        ),
+        "anyxpu.ops.jagged:choose",
+        "which form attention over jagged tensors takes is looked up among CUDA's",
+        "it is composed of strided nested tensors, which the host serves",
+    ),
+    Patch(
         "no-cpp-wrapper",
         f"{_INDUCTOR}.cpp_builder",
         ("get_cpp_torch_device_options",),

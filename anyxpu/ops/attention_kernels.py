@@ -3,6 +3,11 @@
 After Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning" (2023). Scores are kept
 with the keys down and the queries across where a query's scores are summed, so that the sums run along registers and
 not across lanes; the sums of each program are in f32. Elements are read by strides, the last of which is 1.
+
+Sequences may be packed: then they lie one after the other along the rows, ``offsets`` says where each begins (one more
+than there are sequences), and L and S are no sequence's length but bounds of all. Keys and values may lie in pages,
+which a table lists for each sequence. A query may see the keys from ``low`` places before its own to ``reach`` after
+it, where the places are counted from the start of both, or from the end (ALIGNED), as in flash-attn.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -16,6 +21,25 @@ LN2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
+def _extent(offsets, sequence, count, PACKED: tl.constexpr):
+    """Where a sequence's rows begin, and how many there are."""
+    if PACKED:
+        first = tl.load(offsets + sequence).to(tl.int64)
+        return first, (tl.load(offsets + sequence + 1) - first).to(tl.int32)
+    else:
+        return 0, count
+
+
+@triton.jit
+def _view(L, S, left, right, ALIGNED: tl.constexpr):
+    """How many places before and after its own a query may see."""
+    if ALIGNED:
+        return S - L - left, S - L + right
+    else:
+        return -left, right
+
+
+@triton.jit
 def _rows(base, at, stride, count, columns, SIZE: tl.constexpr, MASKED: tl.constexpr, WIDE: tl.constexpr):
     """Some rows of a matrix; 0 outside of it."""
     places = base + at.to(tl.int64)[:, None] * stride + columns[None, :]
@@ -23,6 +47,17 @@ def _rows(base, at, stride, count, columns, SIZE: tl.constexpr, MASKED: tl.const
         read = tl.load(places, mask=(at < count)[:, None] & (columns < SIZE)[None, :], other=0.0)
     else:
         read = tl.load(places)
+    return read.to(tl.float32) if WIDE else read
+
+
+@triton.jit
+def _paged_rows(
+    base, at, stride, count, columns, pages, page_stride, SIZE: tl.constexpr, PAGE: tl.constexpr, WIDE: tl.constexpr
+):
+    """The same, of a matrix that lies in pages of PAGE rows, listed by ``pages``."""
+    page = tl.load(pages + at // PAGE, mask=at < count, other=0).to(tl.int64)
+    places = base + (page * page_stride + (at % PAGE).to(tl.int64) * stride)[:, None] + columns[None, :]
+    read = tl.load(places, mask=(at < count)[:, None] & (columns < SIZE)[None, :], other=0.0)
     return read.to(tl.float32) if WIDE else read
 
 
@@ -38,8 +73,11 @@ def _scores(
     scale,
     L,
     S,
+    low,
+    reach,
     BIAS: tl.constexpr,
     CAUSAL: tl.constexpr,
+    LEFT: tl.constexpr,
     MASKED: tl.constexpr,
 ):
     """``left · right`` to the base of 2, masked; ``queries`` and ``keys`` are their indices, as they broadcast."""
@@ -52,7 +90,9 @@ def _scores(
         else:
             scores += added.to(tl.float32) * LOG2E
     if CAUSAL and MASKED:
-        scores = tl.where(keys <= queries, scores, float("-inf"))
+        scores = tl.where(keys <= queries + reach, scores, float("-inf"))
+    if LEFT and MASKED:
+        scores = tl.where(keys >= queries + low, scores, float("-inf"))
     if MASKED:
         scores = tl.where(keys < S, scores, float("-inf"))
     return scores
@@ -85,6 +125,13 @@ def _forward_block(
     seed,
     L,
     S,
+    low,
+    reach,
+    most_queries,
+    most_keys,
+    pages,
+    k_page,
+    v_page,
     E: tl.constexpr,
     F: tl.constexpr,
     EP: tl.constexpr,
@@ -92,23 +139,34 @@ def _forward_block(
     BN: tl.constexpr,
     BIAS: tl.constexpr,
     CAUSAL: tl.constexpr,
+    LEFT: tl.constexpr,
     DROPOUT: tl.constexpr,
+    PAGE: tl.constexpr,
     MASKED: tl.constexpr,
     WIDE: tl.constexpr,
 ):
     keys = start + tl.arange(0, BN)
-    left = _rows(k, keys, k_row, S, tl.arange(0, EP), E, MASKED, WIDE)
+    if PAGE:
+        left = _paged_rows(k, keys, k_row, S, tl.arange(0, EP), pages, k_page, E, PAGE, WIDE)
+    else:
+        left = _rows(k, keys, k_row, S, tl.arange(0, EP), E, MASKED, WIDE)
     scores = _scores(
-        left, turned, queries[None, :], keys[:, None], bias, bias_query, bias_key, scale, L, S, BIAS, CAUSAL, MASKED
-    )
+        left, turned, queries[None, :], keys[:, None], bias, bias_query, bias_key, scale, L, S, low, reach, BIAS,
+        CAUSAL, LEFT, MASKED,
+    )  # fmt: skip
     new = tl.maximum(top, tl.max(scores, 0))
     shift = tl.where(new == float("-inf"), 0.0, new)  # of a query that nothing is allowed for yet
     weights = tl.exp2(scores - shift[None, :])
     shrunk = tl.exp2(top - shift)
     total = total * shrunk + tl.sum(weights, 0)
     if DROPOUT:
-        weights = tl.where(_kept(seed, row, queries[None, :], keys[:, None], L, S, dropout), weights, 0.0)
-    values = _rows(v, keys, v_row, S, tl.arange(0, FP), F, MASKED, WIDE)
+        weights = tl.where(
+            _kept(seed, row, queries[None, :], keys[:, None], most_queries, most_keys, dropout), weights, 0.0
+        )
+    if PAGE:
+        values = _paged_rows(v, keys, v_row, S, tl.arange(0, FP), pages, v_page, F, PAGE, WIDE)
+    else:
+        values = _rows(v, keys, v_row, S, tl.arange(0, FP), F, MASKED, WIDE)
     sums = tl.dot(tl.trans(weights).to(values.dtype), values, sums * shrunk[:, None], input_precision="ieee")
     return new, total, sums
 
@@ -142,6 +200,16 @@ def attend(
     seed,
     L,
     S,
+    q_offsets,
+    k_offsets,
+    used,
+    pages,
+    page_row,
+    logs_batch,
+    logs_head,
+    logs_row,
+    left,
+    right,
     GROUP: tl.constexpr,
     E: tl.constexpr,
     F: tl.constexpr,
@@ -151,6 +219,12 @@ def attend(
     BN: tl.constexpr,
     BIAS: tl.constexpr,
     CAUSAL: tl.constexpr,
+    LEFT: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    PACKED: tl.constexpr,
+    PACKED_KEYS: tl.constexpr,
+    USED: tl.constexpr,
+    PAGE: tl.constexpr,
     DROPOUT: tl.constexpr,
     WIDE: tl.constexpr,
 ):
@@ -160,10 +234,26 @@ def attend(
     """
     block, head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     row = batch * tl.num_programs(1) + head
+    most_queries, most_keys = L, S
+    first, L = _extent(q_offsets, batch, L, PACKED)
+    if PACKED:  # noqa: SIM102 (the second is not known when it is compiled)
+        if block * BM >= L:
+            return
+    first_key, S = _extent(k_offsets, batch, S, PACKED_KEYS)
+    if USED:
+        S = tl.load(used + batch).to(tl.int32)
+    low, reach = _view(L, S, left, right, ALIGNED)
     queries = block * BM + tl.arange(0, BM)
-    turned = tl.trans(_rows(q + batch * q_batch + head * q_head, queries, q_row, L, tl.arange(0, EP), E, True, WIDE))
-    k += batch * k_batch + (head // GROUP) * k_head
-    v += batch * v_batch + (head // GROUP) * v_head
+    q += batch * q_batch + head * q_head + first * q_row
+    turned = tl.trans(_rows(q, queries, q_row, L, tl.arange(0, EP), E, True, WIDE))
+    k_page, v_page = k_batch, v_batch
+    if PAGE:
+        pages += batch * page_row
+    else:
+        k += batch * k_batch + first_key * k_row
+        v += batch * v_batch + first_key * v_row
+    k += (head // GROUP) * k_head
+    v += (head // GROUP) * v_head
     if BIAS != "none":
         bias += batch * bias_batch + head * bias_head
     top = tl.full([BM], float("-inf"), tl.float32)
@@ -171,29 +261,34 @@ def attend(
     sums = tl.zeros([BM, FP], tl.float32)
     end = S
     if CAUSAL:
-        end = tl.minimum(S, (block + 1) * BM)
+        end = tl.minimum(S, (block + 1) * BM + reach)
     whole = S // BN * BN
     if CAUSAL:
-        whole = tl.minimum(whole, block * BM // BN * BN)
-    for start in range(0, whole, BN):
+        whole = tl.minimum(whole, tl.maximum(block * BM + reach, 0) // BN * BN)
+    if LEFT:
+        whole = tl.maximum(block * BM + low, 0) // BN * BN
+    for start in range(0, 0 if LEFT else whole, BN):
         top, total, sums = _forward_block(
             top, total, sums, start, turned, queries, row, k, v, bias, k_row, v_row, bias_query, bias_key, scale,
-            dropout, seed, L, S, E, F, EP, FP, BN, BIAS, CAUSAL, DROPOUT, False, WIDE,
+            dropout, seed, L, S, low, reach, most_queries, most_keys, pages, k_page, v_page, E, F, EP, FP, BN, BIAS,
+            CAUSAL, LEFT, DROPOUT, PAGE, False, WIDE,
         )  # fmt: skip
     for start in range(whole, end, BN):
         top, total, sums = _forward_block(
             top, total, sums, start, turned, queries, row, k, v, bias, k_row, v_row, bias_query, bias_key, scale,
-            dropout, seed, L, S, E, F, EP, FP, BN, BIAS, CAUSAL, DROPOUT, True, WIDE,
+            dropout, seed, L, S, low, reach, most_queries, most_keys, pages, k_page, v_page, E, F, EP, FP, BN, BIAS,
+            CAUSAL, LEFT, DROPOUT, PAGE, True, WIDE,
         )  # fmt: skip
     inside = queries < L
     seen = total != 0  # a sum that is NaN stays what it is
-    tl.store(logs + row * L + queries, tl.where(seen, (top + tl.log2(total)) * LN2, float("-inf")), mask=inside)
+    logs += batch * logs_batch + head * logs_head + first * logs_row
+    tl.store(logs + queries, tl.where(seen, (top + tl.log2(total)) * LN2, float("-inf")), mask=inside)
     kept = 1.0
     if DROPOUT:
         kept = 1.0 - dropout
     results = sums * tl.where(seen, 1.0 / (total * kept), 0.0)[:, None]
     columns = tl.arange(0, FP)
-    out += batch * out_batch + head * out_head
+    out += batch * out_batch + head * out_head + first * out_row
     places = out + queries.to(tl.int64)[:, None] * out_row + columns[None, :]
     tl.store(places, results.to(out.dtype.element_ty), mask=inside[:, None] & (columns < F)[None, :])
 
@@ -220,6 +315,10 @@ def _query_block(
     seed,
     L,
     S,
+    low,
+    reach,
+    most_queries,
+    most_keys,
     E: tl.constexpr,
     F: tl.constexpr,
     EP: tl.constexpr,
@@ -227,6 +326,7 @@ def _query_block(
     BN: tl.constexpr,
     BIAS: tl.constexpr,
     CAUSAL: tl.constexpr,
+    LEFT: tl.constexpr,
     DROPOUT: tl.constexpr,
     MASKED: tl.constexpr,
     WIDE: tl.constexpr,
@@ -234,13 +334,14 @@ def _query_block(
     keys = start + tl.arange(0, BN)
     left = _rows(k, keys, k_row, S, tl.arange(0, EP), E, MASKED, WIDE)
     scores = _scores(
-        left, turned, queries[None, :], keys[:, None], bias, bias_query, bias_key, scale, L, S, BIAS, CAUSAL, MASKED
-    )
+        left, turned, queries[None, :], keys[:, None], bias, bias_query, bias_key, scale, L, S, low, reach, BIAS,
+        CAUSAL, LEFT, MASKED,
+    )  # fmt: skip
     weights = tl.exp2(scores - log[None, :])
     values = _rows(v, keys, v_row, S, tl.arange(0, FP), F, MASKED, WIDE)
     by_weight = tl.dot(values, turned_grad, input_precision="ieee")
     if DROPOUT:
-        kept = _kept(seed, row, queries[None, :], keys[:, None], L, S, dropout)
+        kept = _kept(seed, row, queries[None, :], keys[:, None], most_queries, most_keys, dropout)
         by_weight = tl.where(kept, by_weight / (1.0 - dropout), 0.0)
     by_score = weights * (by_weight - delta[None, :])
     return tl.dot(tl.trans(by_score).to(left.dtype), left, sums, input_precision="ieee")
@@ -284,6 +385,13 @@ def by_queries(
     seed,
     L,
     S,
+    q_offsets,
+    k_offsets,
+    logs_batch,
+    logs_head,
+    logs_row,
+    left,
+    right,
     GROUP: tl.constexpr,
     E: tl.constexpr,
     F: tl.constexpr,
@@ -293,6 +401,9 @@ def by_queries(
     BN: tl.constexpr,
     BIAS: tl.constexpr,
     CAUSAL: tl.constexpr,
+    LEFT: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    PACKED: tl.constexpr,
     DROPOUT: tl.constexpr,
     WIDE: tl.constexpr,
 ):
@@ -302,39 +413,54 @@ def by_queries(
     """
     block, head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     row = batch * tl.num_programs(1) + head
+    most_queries, most_keys = L, S
+    first, L = _extent(q_offsets, batch, L, PACKED)
+    if PACKED:  # noqa: SIM102 (the second is not known when it is compiled)
+        if block * BM >= L:
+            return
+    first_key, S = _extent(k_offsets, batch, S, PACKED)
+    low, reach = _view(L, S, left, right, ALIGNED)
     queries = block * BM + tl.arange(0, BM)
     inside = queries < L
     columns = tl.arange(0, FP)
-    results = _rows(out + batch * out_batch + head * out_head, queries, out_row, L, columns, F, True, True)
-    grads = _rows(grad + batch * grad_batch + head * grad_head, queries, grad_row, L, columns, F, True, WIDE)
+    out += batch * out_batch + head * out_head + first * out_row
+    grad += batch * grad_batch + head * grad_head + first * grad_row
+    results = _rows(out, queries, out_row, L, columns, F, True, True)
+    grads = _rows(grad, queries, grad_row, L, columns, F, True, WIDE)
     delta = tl.sum(results * grads.to(tl.float32), 1)
-    tl.store(deltas + row * L + queries, delta, mask=inside)
-    log = tl.load(logs + row * L + queries, mask=inside, other=0.0)
+    place = batch * logs_batch + head * logs_head + first * logs_row
+    tl.store(deltas + place + queries, delta, mask=inside)
+    log = tl.load(logs + place + queries, mask=inside, other=0.0)
     log = tl.where(log == float("-inf"), 0.0, log * LOG2E)
-    turned = tl.trans(_rows(q + batch * q_batch + head * q_head, queries, q_row, L, tl.arange(0, EP), E, True, WIDE))
+    q += batch * q_batch + head * q_head + first * q_row
+    turned = tl.trans(_rows(q, queries, q_row, L, tl.arange(0, EP), E, True, WIDE))
     turned_grad = tl.trans(grads)
-    k += batch * k_batch + (head // GROUP) * k_head
-    v += batch * v_batch + (head // GROUP) * v_head
+    k += batch * k_batch + (head // GROUP) * k_head + first_key * k_row
+    v += batch * v_batch + (head // GROUP) * v_head + first_key * v_row
     if BIAS != "none":
         bias += batch * bias_batch + head * bias_head
     sums = tl.zeros([BM, EP], tl.float32)
     end = S
     if CAUSAL:
-        end = tl.minimum(S, (block + 1) * BM)
+        end = tl.minimum(S, (block + 1) * BM + reach)
     whole = S // BN * BN
     if CAUSAL:
-        whole = tl.minimum(whole, block * BM // BN * BN)
-    for start in range(0, whole, BN):
+        whole = tl.minimum(whole, tl.maximum(block * BM + reach, 0) // BN * BN)
+    if LEFT:
+        whole = tl.maximum(block * BM + low, 0) // BN * BN
+    for start in range(0, 0 if LEFT else whole, BN):
         sums = _query_block(
             sums, start, turned, turned_grad, log, delta, queries, row, k, v, bias, k_row, v_row, bias_query, bias_key,
-            scale, dropout, seed, L, S, E, F, EP, FP, BN, BIAS, CAUSAL, DROPOUT, False, WIDE,
+            scale, dropout, seed, L, S, low, reach, most_queries, most_keys, E, F, EP, FP, BN, BIAS, CAUSAL, LEFT,
+            DROPOUT, False, WIDE,
         )  # fmt: skip
     for start in range(whole, end, BN):
         sums = _query_block(
             sums, start, turned, turned_grad, log, delta, queries, row, k, v, bias, k_row, v_row, bias_query, bias_key,
-            scale, dropout, seed, L, S, E, F, EP, FP, BN, BIAS, CAUSAL, DROPOUT, True, WIDE,
+            scale, dropout, seed, L, S, low, reach, most_queries, most_keys, E, F, EP, FP, BN, BIAS, CAUSAL, LEFT,
+            DROPOUT, True, WIDE,
         )  # fmt: skip
-    q_grad += batch * into_batch + head * into_head
+    q_grad += batch * into_batch + head * into_head + first * into_row
     at = tl.arange(0, EP)
     places = q_grad + queries.to(tl.int64)[:, None] * into_row + at[None, :]
     tl.store(places, (sums * (scale * LN2)).to(q_grad.dtype.element_ty), mask=inside[:, None] & (at < E)[None, :])
@@ -378,6 +504,13 @@ def by_keys(
     seed,
     L,
     S,
+    q_offsets,
+    k_offsets,
+    logs_batch,
+    logs_head,
+    logs_row,
+    left,
+    right,
     GROUP: tl.constexpr,
     E: tl.constexpr,
     F: tl.constexpr,
@@ -387,6 +520,9 @@ def by_keys(
     BN: tl.constexpr,
     BIAS: tl.constexpr,
     CAUSAL: tl.constexpr,
+    LEFT: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    PACKED: tl.constexpr,
     DROPOUT: tl.constexpr,
     WIDE: tl.constexpr,
 ):
@@ -395,49 +531,61 @@ def by_keys(
     Grid: (blocks of keys, heads of keys, batches).
     """
     block, group, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    most_queries, most_keys = L, S
+    first_key, S = _extent(k_offsets, batch, S, PACKED)
+    if PACKED:  # noqa: SIM102 (the second is not known when it is compiled)
+        if block * BN >= S:
+            return
+    first_query, L = _extent(q_offsets, batch, L, PACKED)
+    low, reach = _view(L, S, left, right, ALIGNED)
     keys = block * BN + tl.arange(0, BN)
     at, columns = tl.arange(0, EP), tl.arange(0, FP)
-    turned_keys = tl.trans(_rows(k + batch * k_batch + group * k_head, keys, k_row, S, at, E, True, WIDE))
-    turned_values = tl.trans(_rows(v + batch * v_batch + group * v_head, keys, v_row, S, columns, F, True, WIDE))
+    k += batch * k_batch + group * k_head + first_key * k_row
+    v += batch * v_batch + group * v_head + first_key * v_row
+    turned_keys = tl.trans(_rows(k, keys, k_row, S, at, E, True, WIDE))
+    turned_values = tl.trans(_rows(v, keys, v_row, S, columns, F, True, WIDE))
     by_key = tl.zeros([BN, EP], tl.float32)
     by_value = tl.zeros([BN, FP], tl.float32)
-    first = 0
+    first, last = 0, L
     if CAUSAL:
-        first = block * BN // BM * BM
+        first = tl.maximum(block * BN - reach, 0) // BM * BM
+    if LEFT:
+        last = tl.minimum(L, (block + 1) * BN - low)
     for member in range(GROUP):
         head = group * GROUP + member
         row = batch * (tl.num_programs(1) * GROUP) + head
-        q_here = q + batch * q_batch + head * q_head
-        grad_here = grad + batch * grad_batch + head * grad_head
+        q_here = q + batch * q_batch + head * q_head + first_query * q_row
+        grad_here = grad + batch * grad_batch + head * grad_head + first_query * grad_row
+        place = batch * logs_batch + head * logs_head + first_query * logs_row
         bias_here = bias
         if BIAS != "none":
             bias_here = bias + batch * bias_batch + head * bias_head
-        for start in range(first, L, BM):
+        for start in range(first, last, BM):
             queries = start + tl.arange(0, BM)
             inside = queries < L
-            left = _rows(q_here, queries, q_row, L, at, E, True, WIDE)
+            rows_here = _rows(q_here, queries, q_row, L, at, E, True, WIDE)
             grads = _rows(grad_here, queries, grad_row, L, columns, F, True, WIDE)
-            log = tl.load(logs + row * L + queries, mask=inside, other=float("inf"))
+            log = tl.load(logs + place + queries, mask=inside, other=float("inf"))
             log = tl.where(log == float("-inf"), 0.0, log * LOG2E)
-            delta = tl.load(deltas + row * L + queries, mask=inside, other=0.0)
+            delta = tl.load(deltas + place + queries, mask=inside, other=0.0)
             scores = _scores(
-                left, turned_keys, queries[:, None], keys[None, :], bias_here, bias_query, bias_key, scale, L, S, BIAS,
-                CAUSAL, True,
+                rows_here, turned_keys, queries[:, None], keys[None, :], bias_here, bias_query, bias_key, scale, L, S,
+                low, reach, BIAS, CAUSAL, LEFT, True,
             )  # fmt: skip
             weights = tl.exp2(scores - log[:, None])
             by_weight = tl.dot(grads, turned_values, input_precision="ieee")
             used = weights
             if DROPOUT:
-                kept = _kept(seed, row, queries[:, None], keys[None, :], L, S, dropout)
+                kept = _kept(seed, row, queries[:, None], keys[None, :], most_queries, most_keys, dropout)
                 by_weight = tl.where(kept, by_weight / (1.0 - dropout), 0.0)
                 used = tl.where(kept, weights / (1.0 - dropout), 0.0)
             by_value = tl.dot(tl.trans(used).to(grads.dtype), grads, by_value, input_precision="ieee")
             by_score = weights * (by_weight - delta[:, None])
-            by_key = tl.dot(tl.trans(by_score).to(left.dtype), left, by_key, input_precision="ieee")
+            by_key = tl.dot(tl.trans(by_score).to(rows_here.dtype), rows_here, by_key, input_precision="ieee")
     inside_keys = (keys < S)[:, None]
-    k_grad += batch * into_batch + group * into_head
+    k_grad += batch * into_batch + group * into_head + first_key * into_row
     places = k_grad + keys.to(tl.int64)[:, None] * into_row + at[None, :]
     tl.store(places, (by_key * (scale * LN2)).to(k_grad.dtype.element_ty), mask=inside_keys & (at < E)[None, :])
-    v_grad += batch * also_batch + group * also_head
+    v_grad += batch * also_batch + group * also_head + first_key * also_row
     places = v_grad + keys.to(tl.int64)[:, None] * also_row + columns[None, :]
     tl.store(places, by_value.to(v_grad.dtype.element_ty), mask=inside_keys & (columns < F)[None, :])

@@ -30,6 +30,11 @@ TABLE: dict[str, str] = {
     "_scaled_dot_product_flash_attention_backward": "fused_attention.by_flash_backward",
     "_scaled_dot_product_efficient_attention": "fused_attention.efficient",
     "_scaled_dot_product_efficient_attention_backward": "fused_attention.efficient_backward",
+    "_flash_attention_forward": "packed_attention.flash_forward",
+    "_flash_attention_forward_no_dropout_inplace": "packed_attention.flash_forward_into",
+    "_flash_attention_backward": "packed_attention.flash_backward",
+    "_efficient_attention_forward": "packed_attention.efficient_forward",
+    "_efficient_attention_backward": "packed_attention.efficient_backward",
 }
 
 

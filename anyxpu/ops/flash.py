@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,6 +32,53 @@ class Blocks:
     keys: int
     warps: int
     wide: bool
+
+
+@dataclass(frozen=True)
+class Window:
+    """Which keys a query may see.
+
+    Attributes:
+        left, right: how many places before and after its own; None is no bound.
+        aligned: places are counted from the ends of queries and keys, as in flash-attn, and not from their beginnings.
+    """
+
+    left: int | None = None
+    right: int | None = None
+    aligned: bool = False
+
+    def constants(self) -> dict[str, bool]:
+        """Of the kernels."""
+        causal, left = self.right is not None, self.left is not None
+        return {"CAUSAL": causal, "LEFT": left, "ALIGNED": self.aligned and (causal or left)}
+
+    def bounds(self) -> tuple[int, int]:
+        """Arguments of the kernels."""
+        return self.left or 0, self.right or 0
+
+
+ALL, CAUSAL = Window(), Window(right=0)
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Sequences that lie one after the other, in operands of one batch.
+
+    Attributes:
+        queries, keys: int32, where each sequence begins and, last, where the last one ends. ``keys`` is None where
+            each batch has its own, or its pages.
+        most_queries, most_keys: at least the length of the longest.
+        used: int32, how many keys each sequence has, where those are fewer than have room.
+        pages: int32, (sequences, pages of a sequence): which page of keys and of values is which. The operands are
+            (pages, heads, rows of a page, E) then.
+    """
+
+    queries: Tensor
+    keys: Tensor | None
+    most_queries: int
+    most_keys: int
+    used: Tensor | None = None
+    pages: Tensor | None = None
 
 
 def takes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float) -> bool:
@@ -71,13 +119,27 @@ def _blocks(device: torch.device, dtype: torch.dtype, queries: int, size: int, b
     return Blocks(min(rows, most), 32 if backward or size <= 128 else 16, 8, False)
 
 
-class _Problem:
+class Problem:
     """Operands as the kernels take them."""
 
-    def __init__(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float, causal: bool):
-        self.query, self.key, self.value = (_unit(t) for t in (query, key, value))
+    def __init__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        dropout: float,
+        window: Window,
+        packing: Packing | None = None,
+    ):
+        self.given = query, key, value
+        self.query, self.key, self.value = (_unit(t) for t in self.given)
         self.batches, self.heads, self.queries, self.size = query.shape
         self.groups, self.keys, self.width = key.shape[1], key.shape[2], value.shape[3]
+        self.window, self.packing = window, packing
+        if packing is not None:
+            self.batches = packing.queries.shape[0] - 1
+            self.queries, self.keys = packing.most_queries, packing.most_keys
         shape = (self.batches, self.heads, self.queries, self.keys)
         self.mask = None if mask is None else (mask.view(torch.uint8) if mask.dtype == torch.bool else mask)
         if self.mask is not None:
@@ -90,9 +152,32 @@ class _Problem:
             "EP": max(16, 1 << (self.size - 1).bit_length()),
             "FP": max(16, 1 << (self.width - 1).bit_length()),
             "BIAS": kind,
-            "CAUSAL": causal,
             "DROPOUT": dropout > 0,
+            "PACKED": packing is not None,
+            **window.constants(),
         }
+
+    def offsets(self) -> tuple[Tensor, Tensor]:
+        """Where sequences begin; any pointers where none are packed."""
+        found = () if self.packing is None else (self.packing.queries, self.packing.keys)
+        queries, keys = found or (None, None)
+        return self.query if queries is None else queries, self.query if keys is None else keys
+
+    def keys_elsewhere(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments and constants of :func:`attention_kernels.attend` alone: what has no gradients."""
+        packing = self.packing
+        used, pages = (None, None) if packing is None else (packing.used, packing.pages)
+        constants = {
+            "PACKED_KEYS": packing is not None and packing.keys is not None,
+            "USED": used is not None,
+            "PAGE": 0 if pages is None else self.key.shape[2],
+        }
+        arguments = (
+            self.query if used is None else used,
+            self.query if pages is None else pages,
+            0 if pages is None else pages.stride(0),
+        )
+        return arguments, constants
 
     def bias(self) -> Tensor:
         return self.query if self.mask is None else self.mask
@@ -100,9 +185,11 @@ class _Problem:
     def bias_strides(self) -> tuple[int, ...]:
         return (0, 0, 0, 0) if self.mask is None else self.mask.stride()
 
-    def operands(self, causal: bool, scale: float | None) -> Operands:
-        """For :mod:`anyxpu.ops.attention_products`."""
-        return Operands(self.query, self.key, self.value, self.mask, causal, _scale(self, scale))
+    def operands(self, scale: float | None) -> Operands | None:
+        """For :mod:`anyxpu.ops.attention_products`, which know neither windows nor packing."""
+        if self.packing is not None or self.window not in (ALL, CAUSAL):
+            return None
+        return Operands(self.query, self.key, self.value, self.mask, self.window == CAUSAL, _scale(self, scale))
 
     def blocks(self, backward: bool) -> Blocks:
         return _blocks(self.query.device, self.query.dtype, self.queries, max(self.size, self.width), backward)
@@ -118,7 +205,8 @@ def _writable(t: Tensor) -> Tensor:
 
 
 def _three(t: Tensor) -> tuple[int, ...]:
-    return t.stride()[:3]
+    batch, head, row = t.stride()[:3]
+    return (0 if t.shape[0] == 1 else batch), head, row
 
 
 def forward(
@@ -141,31 +229,54 @@ def forward(
         (batches, heads, L, F) in query's order of dimensions; the logarithms of the sums, (batches, heads, L) of f32
         (-inf where no key is allowed, whose results are 0); the seed.
     """
-    from anyxpu.ops import attention_kernels as kernels  # Triton, which `import torch` does without
-
     heads, groups = query.shape[1], key.shape[1]
     if query.shape[2] == 1 and heads > groups and mask is None and dropout == 0 and not causal:
         # One query of each head, as in decoding: heads that share keys are one block of queries and read them once.
         packed = query.reshape(query.shape[0], groups, heads // groups, query.shape[3])
         rows, logs, seed = forward(packed, key, value, None, 0.0, False, scale)
         return _like(query, value.shape[3]).copy_(rows.reshape(*query.shape[:3], -1)), logs.view(query.shape[:3]), seed
-    p = _Problem(query, key, value, mask, dropout, causal)
+    p = Problem(query, key, value, mask, dropout, CAUSAL if causal else ALL)
     out = _like(query, p.width)
-    into = _writable(out)
     logs = torch.empty((p.batches, p.heads, p.queries), dtype=torch.float32, device=query.device)
-    if dropout == 0 and serves(operands := p.operands(causal, scale)) and by_products(operands, into, logs):
-        return (out if into is out else out.copy_(into)), logs, 0
-    seed = _seed(query.device) if dropout > 0 else 0
-    blocks = p.blocks(backward=False)
-    grid = (-(-p.queries // blocks.queries), p.heads, p.batches)
-    with torch.xpu.device(query.device):
-        kernels.attend[grid](
-            p.query, p.key, p.value, p.bias(), into, logs,
-            *_three(p.query), *_three(p.key), *_three(p.value), *_three(into), *p.bias_strides(),
-            _scale(p, scale) * LOG2E, dropout, seed, p.queries, p.keys,
-            **p.constants, BM=blocks.queries, BN=blocks.keys, WIDE=blocks.wide, num_warps=blocks.warps,
-        )  # fmt: skip
-    return (out if into is out else out.copy_(into)), logs, seed
+    return out, logs, attend(p, out, logs, _apart(logs), dropout, scale)
+
+
+Places = tuple[int, int, int]
+"""Where the logarithms of the sums are: strides by sequence and by head; 1 where sequences lie one after the other."""
+
+
+def _apart(logs: Tensor) -> Places:
+    """Of (batches, heads, L)."""
+    return logs.stride(0), logs.stride(1), 0
+
+
+def attend(p: Problem, out: Tensor, logs: Tensor, places: Places, dropout: float, scale: float | None) -> int:
+    """Write attention into ``out``, of query's shape but for its last dimension, and the logarithms of the sums.
+
+    Returns:
+        The seed of dropout, 0 where there is none.
+    """
+    from anyxpu.ops import attention_kernels as kernels  # Triton, which `import torch` does without
+
+    into = _writable(out)
+    operands = p.operands(scale) if dropout == 0 and logs.shape[-1] == p.queries else None
+    seed = 0
+    if operands is None or not (serves(operands) and by_products(operands, into, logs)):
+        seed = _seed(out.device) if dropout > 0 else 0
+        blocks = p.blocks(backward=False)
+        grid = (-(-p.queries // blocks.queries), p.heads, p.batches)
+        arguments, constants = p.keys_elsewhere()
+        with torch.xpu.device(out.device):
+            kernels.attend[grid](
+                p.query, p.key, p.value, p.bias(), into, logs,
+                *_three(p.query), *_three(p.key), *_three(p.value), *_three(into), *p.bias_strides(),
+                _scale(p, scale) * LOG2E, dropout, seed, p.queries, p.keys, *p.offsets(), *arguments, *places,
+                *p.window.bounds(), **p.constants, **constants,
+                BM=blocks.queries, BN=blocks.keys, WIDE=blocks.wide, num_warps=blocks.warps,
+            )  # fmt: skip
+    if into is not out:
+        out.copy_(into)
+    return seed
 
 
 def backward(
@@ -182,27 +293,41 @@ def backward(
     scale: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients by query, key and value, of their shapes and orders of dimensions."""
-    p = _Problem(query, key, value, mask, dropout, causal)
+    p = Problem(query, key, value, mask, dropout, CAUSAL if causal else ALL)
+    return gradients(p, grad, out, logs, _apart(logs), dropout, seed, scale)
+
+
+def gradients(
+    p: Problem,
+    grad: Tensor,
+    out: Tensor,
+    logs: Tensor,
+    places: Places,
+    dropout: float,
+    seed: int,
+    scale: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients by query, key and value of what :func:`attend` wrote; ``places`` are as there."""
     grad, out = _unit(grad), _unit(out)
-    q_grad, k_grad, v_grad = (torch.empty_like(t) for t in (query, key, value))
+    # Between packed sequences there may be rows that are nobody's.
+    made = torch.empty_like if p.packing is None else torch.zeros_like
+    q_grad, k_grad, v_grad = (made(t) for t in p.given)
     into = [_writable(t) for t in (q_grad, k_grad, v_grad)]
-    if not (
-        dropout == 0
-        and serves(operands := p.operands(causal, scale))
-        and gradients_by_products(operands, out, logs, grad, *into)
-    ):
-        _backward_kernels(p, grad, out, logs, dropout, seed, scale, into)
-    for made, wanted in zip(into, (q_grad, k_grad, v_grad), strict=True):
-        if made is not wanted:
-            wanted.copy_(made)
+    operands = p.operands(scale) if dropout == 0 and logs.shape[-1] == p.queries else None
+    if operands is None or not (serves(operands) and gradients_by_products(operands, out, logs, grad, *into)):
+        _backward_kernels(p, grad, out, logs, places, dropout, seed, scale, into)
+    for written, wanted in zip(into, (q_grad, k_grad, v_grad), strict=True):
+        if written is not wanted:
+            wanted.copy_(written)
     return q_grad, k_grad, v_grad
 
 
 def _backward_kernels(
-    p: _Problem,
+    p: Problem,
     grad: Tensor,
     out: Tensor,
     logs: Tensor,
+    places: Places,
     dropout: float,
     seed: int,
     scale: float | None,
@@ -212,7 +337,7 @@ def _backward_kernels(
 
     deltas = torch.empty_like(logs)
     blocks = p.blocks(backward=True)
-    last = (_scale(p, scale) * LOG2E, dropout, seed, p.queries, p.keys)
+    last = (_scale(p, scale) * LOG2E, dropout, seed, p.queries, p.keys, *p.offsets(), *places, *p.window.bounds())
     options = {"BM": blocks.queries, "BN": blocks.keys, "WIDE": blocks.wide, "num_warps": blocks.warps}
     with torch.xpu.device(grad.device):
         kernels.by_queries[(-(-p.queries // blocks.queries), p.heads, p.batches)](
@@ -227,7 +352,7 @@ def _backward_kernels(
         )  # fmt: skip
 
 
-def _scale(p: _Problem, scale: float | None) -> float:
+def _scale(p: Problem, scale: float | None) -> float:
     return 1.0 / math.sqrt(p.size) if scale is None else float(scale)
 
 
