@@ -73,6 +73,25 @@ def test_a_function_of_a_convolution(unary, dtype):
 
 
 @pytest.mark.parametrize("dtype", BOUND, ids=str)
+@pytest.mark.parametrize("unary", UNARY, ids=str)
+def test_a_function_of_a_transposed_convolution(unary, dtype):
+    name, scalars, algorithm = unary
+    for spatial, channels_last in ((2, True), (2, False), (3, False)):
+        shapes = ((2, 8, *[5] * spatial), (8, 3, *[3] * spatial), (6,))
+        x, w, b = (torch.randn(shape).to(dtype).double() for shape in shapes)
+        y, v, c = (t.to(dtype).xpu() for t in (x, w, b))
+        if channels_last:
+            y = y.to(memory_format=torch.channels_last)
+        padding, extra, stride, dilation, groups = [1] * spatial, [1] * spatial, [2] * spatial, [1] * spatial, 2
+        transposed = (F.conv_transpose2d, F.conv_transpose3d)[spatial - 2]
+        want = UNARY[unary](transposed(x, w, b, stride, padding, extra, groups, dilation))
+        rest = (padding, extra, stride, dilation, groups, name, scalars, algorithm)
+        got = mkldnn._convolution_transpose_pointwise(y, v, c, *rest)
+        assert got.dtype == dtype and got.shape == want.shape
+        assert relative(got, want) < BOUND[dtype]
+
+
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
 @pytest.mark.parametrize("unary", [(None, (), None), ("relu", (), None)], ids=str)
 @pytest.mark.parametrize("channels_last", [True, False])
 def test_something_added_to_a_convolution(channels_last, unary, dtype):

@@ -176,6 +176,30 @@ def convolution_pointwise(
     return _run(_Call(source, weight, bias, _geometry(padding, stride, dilation, groups), unary))
 
 
+def convolution_transpose_pointwise(
+    source: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    padding: Sequence[int],
+    output_padding: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    attr: str,
+    scalars: Sequence[float | None],
+    algorithm: str | None,
+) -> Tensor:
+    """mkldnn::_convolution_transpose_pointwise: a function of a transposed convolution.
+
+    Args:
+        source, weight, bias: as aten::convolution has them where it is transposed.
+        attr, scalars, algorithm: as :func:`convolution_pointwise` has them.
+    """
+    function = functions.unary(attr, scalars, algorithm, "a transposed convolution")
+    geometry = Geometry(tuple(stride), tuple(padding), tuple(dilation), True, tuple(output_padding), groups)
+    return _run(_Call(source, weight, bias, geometry, function))
+
+
 def convolution_pointwise_binary(
     source: Tensor,
     other: Tensor,

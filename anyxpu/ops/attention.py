@@ -146,35 +146,26 @@ def _fused(
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> None:
-    inputs = (query, key, value)
-    torch._check(
-        query.dtype == key.dtype == value.dtype,
-        lambda: (
+    if not query.dtype == key.dtype == value.dtype:
+        raise RuntimeError(
             "Expected query, key, and value to have the same dtype, but got "
             f"query.dtype: {query.dtype} key.dtype: {key.dtype} and value.dtype: {value.dtype} instead."
-        ),
-    )
-    torch._check(
-        query.device == key.device == value.device,
-        lambda: (
+        )
+    if not query.device == key.device == value.device:
+        raise RuntimeError(
             "Expected query, key, and value to have the same device type, but got "
             f"query.device: {query.device} key.device: {key.device} and value.device: {value.device} instead."
-        ),
-    )
-    torch._check(
-        all(x.dim() >= 2 for x in inputs),
-        lambda: (
+        )
+    if min(query.dim(), key.dim(), value.dim()) < 2:
+        raise RuntimeError(
             "Expected query, key, and value to all be  at least 2 dimensional, but got "
             f"query.dim: {query.dim()} key.dim: {key.dim()} and value.dim: {value.dim()} instead."
-        ),
-    )
-    torch._check(
-        mask is None or mask.dtype in (torch.bool, query.dtype, torch.float32),
-        lambda: (
+        )
+    if mask is not None and mask.dtype not in (torch.bool, query.dtype, torch.float32):
+        raise RuntimeError(
             "Expected attn_mask dtype to be bool or float or to match query dtype, but got "
-            f"attn_mask.dtype: {mask.dtype if mask is not None else None} and query.dtype: {query.dtype} instead."
-        ),
-    )
+            f"attn_mask.dtype: {mask.dtype} and query.dtype: {query.dtype} instead."
+        )
 
 
 def register() -> None:

@@ -5,6 +5,8 @@ On a CPU device what is large enough goes to :mod:`anyxpu.ops.attention_products
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -108,6 +110,7 @@ def takes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropou
     return mask.dim() <= 4 and all(m in (1, n) for m, n in pairs)
 
 
+@functools.lru_cache(maxsize=1024)
 def _blocks(device: torch.device, dtype: torch.dtype, queries: int, size: int, backward: bool) -> Blocks:
     most = 1 << (max(queries, 16) - 1).bit_length()
     if torch.xpu.get_device_properties(device).type == "cpu":
@@ -266,7 +269,7 @@ def attend(p: Problem, out: Tensor, logs: Tensor, places: Places, dropout: float
         blocks = p.blocks(backward=False)
         grid = (-(-p.queries // blocks.queries), p.heads, p.batches)
         arguments, constants = p.keys_elsewhere()
-        with torch.xpu.device(out.device):
+        with _current(out.device):
             kernels.attend[grid](
                 p.query, p.key, p.value, p.bias(), into, logs,
                 *_three(p.query), *_three(p.key), *_three(p.value), *_three(into), *p.bias_strides(),
@@ -339,7 +342,7 @@ def _backward_kernels(
     blocks = p.blocks(backward=True)
     last = (_scale(p, scale) * LOG2E, dropout, seed, p.queries, p.keys, *p.offsets(), *places, *p.window.bounds())
     options = {"BM": blocks.queries, "BN": blocks.keys, "WIDE": blocks.wide, "num_warps": blocks.warps}
-    with torch.xpu.device(grad.device):
+    with _current(grad.device):
         kernels.by_queries[(-(-p.queries // blocks.queries), p.heads, p.batches)](
             p.query, p.key, p.value, p.bias(), out, grad, logs, deltas, into[0],
             *_three(p.query), *_three(p.key), *_three(p.value), *_three(out), *_three(grad), *_three(into[0]),
@@ -350,6 +353,13 @@ def _backward_kernels(
             *_three(p.query), *_three(p.key), *_three(p.value), *_three(grad), *_three(into[1]), *_three(into[2]),
             *p.bias_strides(), *last, **p.constants, **options,
         )  # fmt: skip
+
+
+def _current(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """Makes the device current where it is not; the guard takes as long as a launch."""
+    if device.index == torch.xpu.current_device():
+        return contextlib.nullcontext()
+    return torch.xpu.device(device)
 
 
 def _scale(p: Problem, scale: float | None) -> float:

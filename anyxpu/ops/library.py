@@ -37,6 +37,7 @@ FUSED: dict[str, str] = {
     "_convolution_pointwise": "fused.convolution_pointwise",
     "_convolution_pointwise.binary": "fused.convolution_pointwise_binary",
     "_convolution_pointwise_.binary": "fused.convolution_pointwise_binary_",
+    "_convolution_transpose_pointwise": "fused.convolution_transpose_pointwise",
     "_linear_pointwise": "linear.linear_pointwise",
     "_linear_pointwise.binary": "linear.linear_pointwise_binary",
 }
