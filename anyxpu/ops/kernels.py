@@ -21,8 +21,8 @@ from anyxpu.errors import CacheError, KernelError
 from anyxpu.shim import lib
 from anyxpu.triton import native
 
-# The structures that the kernels take are laid out by these; shim/device_kernels.h has the same two numbers.
-_SHAPE_OPTIONS = ("-DMAX_DIMS=24", "-DELEMENTS_PER_ITEM=4")
+# The structures that the kernels take are laid out by these; shim/device_kernels.h has the same numbers.
+_SHAPE_OPTIONS = ("-DMAX_DIMS=24", "-DELEMENTS_PER_ITEM=4", "-DRUN=1024", "-DTILE=16")
 
 _FAMILIES = {
     "copy": ("-DOP_NEGATE=0", "-DOP_CONJUGATE=0"),
@@ -52,7 +52,7 @@ def provide(device: int, family: str, source: str, destination: str, walk: str) 
         device: ordinal of the device.
         family: ``copy``, ``copy_negate``, ``copy_conjugate``, ``copy_negate_conjugate`` or ``fill``.
         source, destination: element types, named as in ``types.cl`` (``f32``, ``b64`` for 64 bits as they are, ...).
-        walk: ``dense``, ``strided32`` or ``strided64``.
+        walk: ``dense``, ``strided32`` or ``strided64``; on a CPU device ``rows32`` and ``tiled32``, too.
 
     Returns:
         The ``Kernel``, or None where the device has no such type (double precision where there is none).
@@ -139,8 +139,10 @@ def _text(texts: tuple[str, ...]) -> bytes:
 def options(device: int, family: str, source: str, destination: str) -> str:
     """The build options of one module."""
     types = (f"-DFILL={source}",) if family == "fill" else (f"-DSRC={source}", f"-DDST={destination}")
-    doubles = ("-DHAS_FP64",) if lib().properties(device).has_fp64 else ()
-    return " ".join(("-cl-std=CL3.0", *_SHAPE_OPTIONS, *doubles, *types, *_FAMILIES[family]))
+    properties = lib().properties(device)
+    doubles = ("-DHAS_FP64",) if properties.has_fp64 else ()
+    cpu = ("-DON_CPU",) if properties.type == "cpu" else ()
+    return " ".join(("-cl-std=CL3.0", *_SHAPE_OPTIONS, *doubles, *cpu, *types, *_FAMILIES[family]))
 
 
 def _module(device: int, name: str, text: bytes, build: str) -> Any:

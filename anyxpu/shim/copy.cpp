@@ -136,7 +136,21 @@ bool copy_by_kernel(at::TensorIteratorBase& it, const Tensor& dst, const Tensor&
   const auto index = dst.device().index();
   const auto how = conversion(dst, src);
   if (how.family == nullptr) return false;
-  const Walk walk = dense_walk(it) ? Walk::dense : it.can_use_32bit_indexing() ? Walk::strided32 : Walk::strided64;
+  const bool dense = dense_walk(it), narrow = it.can_use_32bit_indexing(), pieces = !dense && by_pieces(it, index);
+  if (pieces && !narrow) {
+    for (auto& part : it.with_32bit_indexing())
+      if (!copy_by_kernel(part, dst, src)) return false;
+    return true;
+  }
+  const int along = pieces ? tiled_along(it) : 0;
+  Walk walk = narrow ? Walk::strided32 : Walk::strided64;
+  if (dense) {
+    walk = Walk::dense;
+  } else if (along > 0) {
+    walk = Walk::tiled32;
+  } else if (pieces && it.shape()[0] >= kShortestRun) {
+    walk = Walk::rows32;
+  }
   auto* kernel = device_kernel(index, how.family, how.source, how.destination, walk);
   if (kernel == nullptr) return false;
 
@@ -145,13 +159,20 @@ bool copy_by_kernel(at::TensorIteratorBase& it, const Tensor& dst, const Tensor&
   uint64_t count = it.numel();
   Walk32 walk32{};
   Walk64 walk64{};
-  ax_arg args[4] = {{&to, sizeof(to), AX_ARG_POINTER},
+  ax_arg args[5] = {{&to, sizeof(to), AX_ARG_POINTER},
                     {&from, sizeof(from), AX_ARG_POINTER},
                     {&count, sizeof(count), AX_ARG_VALUE},
+                    {&walk32, sizeof(walk32), AX_ARG_VALUE},
                     {}};
+  if (walk == Walk::tiled32 || walk == Walk::rows32) {
+    const auto cut = along > 0 ? tile_walk(walk32, it, along) : row_walk(walk32, it);
+    count = static_cast<uint64_t>(cut.count);
+    args[4] = {&cut.per_group, sizeof(cut.per_group), AX_ARG_VALUE};
+    launch_pieces(index, kernel, cut, it.numel(), args, 5, "copy");
+    return true;
+  }
   if (walk == Walk::strided32) {
     walk32 = walk32_of(it);
-    args[3] = {&walk32, sizeof(walk32), AX_ARG_VALUE};
   } else if (walk == Walk::strided64) {
     walk64 = walk64_of(it);
     args[3] = {&walk64, sizeof(walk64), AX_ARG_VALUE};

@@ -15,7 +15,7 @@ namespace {
 
 namespace py = pybind11;
 
-constexpr const char* kWalkNames[] = {"dense", "strided32", "strided64"};
+constexpr const char* kWalkNames[] = {"dense", "strided32", "strided64", "rows32", "tiled32"};
 
 using Key = std::tuple<int, std::string, std::string, std::string, int>;
 
@@ -99,20 +99,84 @@ ax_kernel* device_kernel(c10::DeviceIndex device, const char* family, const std:
   return all.made.try_emplace(std::move(key), made).first->second;
 }
 
-void launch_elements(c10::DeviceIndex device, ax_kernel* kernel, int64_t count, ax_arg* args, uint32_t arg_count,
-                     const char* what) {
-  constexpr int64_t kGroup = int64_t{kLocalSize} * kElementsPerItem;
-  const uint32_t groups[3] = {static_cast<uint32_t>((count + kGroup - 1) / kGroup), 1, 1};
-  const uint32_t local[3] = {kLocalSize, 1, 1};
-  // A read and a write each, mostly with a conversion or an index between them.
-  const uint64_t operations = static_cast<uint64_t>(count) * 4;
+namespace {
+
+void launch_groups(c10::DeviceIndex device, ax_kernel* kernel, int64_t count, int64_t group, uint32_t local_size,
+                   uint64_t operations, ax_arg* args, uint32_t arg_count, const char* what) {
+  const uint32_t groups[3] = {static_cast<uint32_t>((count + group - 1) / group), 1, 1};
+  const uint32_t local[3] = {local_size, 1, 1};
   ax_queue* const queue = current_queue(device);
   check(driver().launch(queue, kernel, groups, local, args, arg_count, operations), what);
   note_work(queue, device, operations);
 }
 
+// Of each element a read and a write, mostly with a conversion or an index between them.
+uint64_t operations_of(int64_t elements) { return static_cast<uint64_t>(elements) * 4; }
+
+}  // namespace
+
+void launch_elements(c10::DeviceIndex device, ax_kernel* kernel, int64_t count, ax_arg* args, uint32_t arg_count,
+                     const char* what) {
+  constexpr int64_t kGroup = int64_t{kLocalSize} * kElementsPerItem;
+  launch_groups(device, kernel, count, kGroup, kLocalSize, operations_of(count), args, arg_count, what);
+}
+
+void launch_pieces(c10::DeviceIndex device, ax_kernel* kernel, const Pieces& pieces, int64_t elements, ax_arg* args,
+                   uint32_t arg_count, const char* what) {
+  launch_groups(device, kernel, pieces.count, pieces.per_group, 1, operations_of(elements), args, arg_count, what);
+}
+
 Walk32 walk32_of(const at::TensorIteratorBase& iterator) {
   return walk_of<Walk32>(iterator, [](Dim32& dim, int64_t size) { set_divisor(dim, static_cast<uint32_t>(size)); });
+}
+
+bool by_pieces(const at::TensorIteratorBase& iterator, c10::DeviceIndex device) {
+  return properties(device).type == AX_DEVICE_CPU && iterator.ndim() > 0 && iterator.ndim() + 2 <= kMaxDims;
+}
+
+int tiled_along(const at::TensorIteratorBase& it) {
+  if (it.strides(0)[0] != it.element_size(0) || it.strides(1)[0] == it.element_size(1) || it.shape()[0] < 2) return 0;
+  for (int d = 1; d < it.ndim(); ++d)
+    if (it.strides(1)[d] == it.element_size(1) && it.shape()[d] > 1) return d;
+  return 0;
+}
+
+namespace {
+
+// Appends how many pieces of `size` elements a dimension makes.
+int64_t cut(Walk32& walk, uint32_t d, uint32_t size) {
+  const uint32_t count = (walk.dim[d].size + size - 1) / size;
+  set_divisor(walk.dim[walk.dims++], count);
+  return count;
+}
+
+// Appends the other dimensions. Returns the pieces of them all.
+Pieces with_others(Walk32& walk, const Walk32& plain, uint32_t along, int64_t count, int64_t elements) {
+  for (uint32_t d = 1; d < plain.dims; ++d) {
+    if (d == along) continue;
+    walk.dim[walk.dims++] = plain.dim[d];
+    count *= plain.dim[d].size;
+  }
+  return {count, static_cast<uint32_t>(std::max<int64_t>(1, kElementsPerGroup / elements))};
+}
+
+}  // namespace
+
+Pieces row_walk(Walk32& walk, const at::TensorIteratorBase& iterator) {
+  const Walk32 plain = walk32_of(iterator);
+  walk.dim[0] = plain.dim[0];
+  walk.dims = 1;
+  const int64_t count = cut(walk, 0, kRun);
+  return with_others(walk, plain, 0, count, std::min<int64_t>(plain.dim[0].size, kRun));
+}
+
+Pieces tile_walk(Walk32& walk, const at::TensorIteratorBase& iterator, int along) {
+  const Walk32 plain = walk32_of(iterator);
+  walk.dim[0] = plain.dim[0];
+  walk.dim[1] = plain.dim[along];
+  walk.dims = 2;
+  const int64_t count = cut(walk, 0, kTile);
+  return with_others(walk, plain, along, count * cut(walk, 1, kTile), kTile * kTile);
 }
 
 Walk64 walk64_of(const at::TensorIteratorBase& iterator) {

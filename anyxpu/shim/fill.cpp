@@ -11,6 +11,42 @@ namespace {
 
 using at::Tensor;
 
+void fill_by_kernel(at::TensorIteratorBase& it, c10::DeviceIndex index, const void* pattern, uint32_t width) {
+  const bool narrow = it.can_use_32bit_indexing(), pieces = by_pieces(it, index);
+  if (pieces && !narrow) {
+    for (auto& part : it.with_32bit_indexing()) fill_by_kernel(part, index, pattern, width);
+    return;
+  }
+  Walk walk = narrow ? Walk::strided32 : Walk::strided64;
+  if (pieces && it.shape()[0] >= kShortestRun) walk = Walk::rows32;
+  const std::string bits = "b" + std::to_string(8 * width);
+  auto* kernel = device_kernel(index, "fill", bits, bits, walk);
+  TORCH_CHECK_NOT_IMPLEMENTED(kernel != nullptr,
+                              "anyxpu: this device cannot build the kernel that fills strided memory");
+  void* to = it.data_ptr(0);
+  uint64_t count = it.numel();
+  Walk32 walk32{};
+  Walk64 walk64{};
+  ax_arg args[5] = {{&to, sizeof(to), AX_ARG_POINTER},
+                    {pattern, width, AX_ARG_VALUE},
+                    {&count, sizeof(count), AX_ARG_VALUE},
+                    {&walk32, sizeof(walk32), AX_ARG_VALUE},
+                    {}};
+  if (walk == Walk::rows32) {
+    const auto cut = row_walk(walk32, it);
+    count = static_cast<uint64_t>(cut.count);
+    args[4] = {&cut.per_group, sizeof(cut.per_group), AX_ARG_VALUE};
+    return launch_pieces(index, kernel, cut, it.numel(), args, 5, "fill");
+  }
+  if (narrow) {
+    walk32 = walk32_of(it);
+  } else {
+    walk64 = walk64_of(it);
+    args[3] = {&walk64, sizeof(walk64), AX_ARG_VALUE};
+  }
+  launch_elements(index, kernel, it.numel(), args, 4, "fill");
+}
+
 void fill_strided(const Tensor& self, const void* pattern, uint32_t width) {
   // Writing one value twice to one place is no conflict, so that overlap need not be checked.
   auto it = at::TensorIteratorConfig()
@@ -19,26 +55,7 @@ void fill_strided(const Tensor& self, const void* pattern, uint32_t width) {
                 .add_output(self)
                 .resize_outputs(false)
                 .build();
-  const auto index = self.device().index();
-  const bool narrow = it.can_use_32bit_indexing();
-  const std::string bits = "b" + std::to_string(8 * width);
-  auto* kernel = device_kernel(index, "fill", bits, bits, narrow ? Walk::strided32 : Walk::strided64);
-  TORCH_CHECK_NOT_IMPLEMENTED(kernel != nullptr,
-                              "anyxpu: this device cannot build the kernel that fills strided memory");
-  void* to = it.data_ptr(0);
-  uint64_t count = it.numel();
-  Walk32 walk32{};
-  Walk64 walk64{};
-  ax_arg args[4] = {
-      {&to, sizeof(to), AX_ARG_POINTER}, {pattern, width, AX_ARG_VALUE}, {&count, sizeof(count), AX_ARG_VALUE}, {}};
-  if (narrow) {
-    walk32 = walk32_of(it);
-    args[3] = {&walk32, sizeof(walk32), AX_ARG_VALUE};
-  } else {
-    walk64 = walk64_of(it);
-    args[3] = {&walk64, sizeof(walk64), AX_ARG_VALUE};
-  }
-  launch_elements(index, kernel, it.numel(), args, 4, "fill");
+  fill_by_kernel(it, self.device().index(), pattern, width);
 }
 
 // `pattern` is one element of `self`'s type.

@@ -45,8 +45,10 @@ void for_each_counter(const std::function<void(const std::string&, OpCounter&)>&
 // --- device kernels -----------------------------------------------------------------------------------------
 // What a copy does to a value on its way, beside converting it.
 enum class CopyOp : uint8_t { none, negate, conjugate, negate_conjugate };
-// How a kernel walks memory: one dense run; any strides with 32-bit byte offsets; any strides at all.
-enum class Walk : uint8_t { dense, strided32, strided64 };
+// How a kernel walks memory: one dense run; any strides with 32-bit byte offsets; any strides at all. On a CPU device
+// also, with 32-bit byte offsets, run by run along the first dimension, and tile by tile where source and destination
+// are dense along different dimensions.
+enum class Walk : uint8_t { dense, strided32, strided64, rows32, tiled32 };
 
 // Makes the kernel (family, source type, destination type, walk) for a device, or None where the device cannot
 // express it. Called with the GIL held, once for each kernel and device.

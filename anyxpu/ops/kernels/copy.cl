@@ -4,7 +4,8 @@
  * Built once for a (source, destination) pair of types with
  *   -DSRC=f32 -DDST=bf16   element types by types.cl's names; b8 ... b128 move bits as they are
  *   -DOP_NEGATE=0 -DOP_CONJUGATE=0
- * and once for each fill width with -DFILL=b32.
+ * and once for each fill width with -DFILL=b32; with -DON_CPU for a device whose vectors are made of a work-item's own
+ * loops.
  *
  * Conversions are ATen's on the CPU: to bool by != 0 of any part, complex to real drops the imaginary part, float to
  * an unsigned integer of 8..32 bits goes through a signed 64-bit one, and everything that becomes a 16-bit float goes
@@ -152,11 +153,14 @@ typedef struct {
   ((type)get_group_id(0) * (type)(get_local_size(0) * ELEMENTS_PER_ITEM) +      \
    (type)((step) * get_local_size(0) + get_local_id(0)))
 
-inline int offsets32(const walk32* walk, uint i, int* src_offset) {
+inline uint divided(const dim32* by, uint i) { return (mul_hi(i, by->magic) + i) >> by->shift; }
+
+/* Of the i-th element over the dimensions from `first` on. */
+inline int offsets32(const walk32* walk, uint first, uint i, int* src_offset) {
   int dst = 0, src = 0;
   const uint last = walk->dims - 1;
-  for (uint d = 0; d < last; ++d) {
-    const uint next = (mul_hi(i, walk->dim[d].magic) + i) >> walk->dim[d].shift;
+  for (uint d = first; d < last; ++d) {
+    const uint next = divided(&walk->dim[d], i);
     const int at = (int)(i - next * walk->dim[d].size);
     dst += at * walk->dim[d].dst_stride;
     src += at * walk->dim[d].src_stride;
@@ -179,6 +183,20 @@ inline long offsets64(const walk64* walk, ulong i, long* src_offset) {
   *src_offset = src + (long)i * walk->dim[last].src_stride;
   return dst + (long)i * walk->dim[last].dst_stride;
 }
+
+#ifdef ON_CPU
+#define ONE_ITEM __attribute__((reqd_work_group_size(1, 1, 1)))
+
+/* Where a run of the first dimension begins, and how many elements of that dimension are before it. */
+inline int run32(const walk32* walk, uint piece, uint* first, int* src_offset) {
+  const uint rest = divided(&walk->dim[1], piece);
+  *first = (piece - rest * walk->dim[1].size) * RUN;
+  int src = 0, dst = 0;
+  if (walk->dims > 2) dst = offsets32(walk, 2, rest, &src);
+  *src_offset = src + (int)*first * walk->dim[0].src_stride;
+  return dst + (int)*first * walk->dim[0].dst_stride;
+}
+#endif
 
 /* --- kernels ---------------------------------------------------------------------------------------------------- */
 #ifdef SRC
@@ -206,7 +224,7 @@ __kernel void copy_strided32(__global char* dst, __global const char* src, ulong
     const uint i = ELEMENT(uint, step);
     if (i >= (uint)count) continue;
     int from;
-    const int to = offsets32(&walk, i, &from);
+    const int to = offsets32(&walk, 0, i, &from);
     *(__global dst_t*)(dst + to) = converted(*(__global const src_t*)(src + from));
   }
 }
@@ -220,6 +238,68 @@ __kernel void copy_strided64(__global char* dst, __global const char* src, ulong
     *(__global dst_t*)(dst + to) = converted(*(__global const src_t*)(src + from));
   }
 }
+
+#ifdef ON_CPU
+/* Along the first dimension, RUN elements at a time. The walk's second dimension counts the runs (it has no strides);
+ * the others follow. */
+ONE_ITEM __kernel void copy_rows32(__global char* restrict dst, __global const char* restrict src, ulong count, walk32 walk,
+                                   uint per_group) {
+  const int to_step = walk.dim[0].dst_stride, from_step = walk.dim[0].src_stride;
+  const uint start = get_group_id(0) * per_group, end = min((uint)count, start + per_group);
+  for (uint piece = start; piece < end; ++piece) {
+    int from;
+    uint first;
+    const int to = run32(&walk, piece, &first, &from);
+    const uint size = min((uint)RUN, walk.dim[0].size - first);
+    __global char* restrict writes = dst + to;
+    __global const char* restrict reads = src + from;
+    if (to_step == sizeof(dst_t) && from_step == sizeof(src_t)) {
+      for (uint i = 0; i < size; ++i) ((__global dst_t*)writes)[i] = converted(((__global const src_t*)reads)[i]);
+    } else if (to_step == sizeof(dst_t) && from_step == 0) {
+      const dst_t value = converted(*(__global const src_t*)reads);
+      for (uint i = 0; i < size; ++i) ((__global dst_t*)writes)[i] = value;
+    } else {
+      for (uint i = 0; i < size; ++i)
+        *(__global dst_t*)(writes + (int)i * to_step) = converted(*(__global const src_t*)(reads + (int)i * from_step));
+    }
+  }
+}
+
+/* Where the destination is dense along the first dimension and the source along the second: squares of TILE elements
+ * that are read along the one and written along the other, so that both sides use whole cache lines. The walk's third
+ * dimension and fourth count the squares along the first two (they have no strides); the others follow. */
+ONE_ITEM __kernel void copy_tiled32(__global char* restrict dst, __global const char* restrict src, ulong count, walk32 walk,
+                                    uint per_group) {
+  const dim32 along_dst = walk.dim[0], along_src = walk.dim[1];
+  const uint start = get_group_id(0) * per_group, end = min((uint)count, start + per_group);
+  for (uint tile = start; tile < end; ++tile) {
+    const uint upper = divided(&walk.dim[2], tile), rest = divided(&walk.dim[3], upper);
+    const uint a = (tile - upper * walk.dim[2].size) * TILE, b = (upper - rest * walk.dim[3].size) * TILE;
+    int from = 0, to = 0;
+    if (walk.dims > 4) to = offsets32(&walk, 4, rest, &from);
+    __global const char* reads = src + from + (int)a * along_dst.src_stride + (int)(b * sizeof(src_t));
+    __global char* writes = dst + to + (int)(a * sizeof(dst_t)) + (int)b * along_src.dst_stride;
+    const uint wide = min((uint)TILE, along_dst.size - a), high = min((uint)TILE, along_src.size - b);
+    dst_t held[TILE][TILE];
+    for (uint i = 0; i < wide; ++i) {
+      __global const src_t* row = (__global const src_t*)(reads + (int)i * along_dst.src_stride);
+      if (high == TILE) { /* a count that is known makes vectors */
+        for (uint j = 0; j < TILE; ++j) held[j][i] = converted(row[j]);
+      } else {
+        for (uint j = 0; j < high; ++j) held[j][i] = converted(row[j]);
+      }
+    }
+    for (uint j = 0; j < high; ++j) {
+      __global dst_t* row = (__global dst_t*)(writes + (int)j * along_src.dst_stride);
+      if (wide == TILE) {
+        for (uint i = 0; i < TILE; ++i) row[i] = held[j][i];
+      } else {
+        for (uint i = 0; i < wide; ++i) row[i] = held[j][i];
+      }
+    }
+  }
+}
+#endif
 #endif
 
 #ifdef FILL
@@ -229,7 +309,7 @@ __kernel void fill_strided32(__global char* dst, fill_t value, ulong count, walk
   for (uint step = 0; step < ELEMENTS_PER_ITEM; ++step) {
     const uint i = ELEMENT(uint, step);
     int unused;
-    if (i < (uint)count) *(__global fill_t*)(dst + offsets32(&walk, i, &unused)) = value;
+    if (i < (uint)count) *(__global fill_t*)(dst + offsets32(&walk, 0, i, &unused)) = value;
   }
 }
 
@@ -240,4 +320,22 @@ __kernel void fill_strided64(__global char* dst, fill_t value, ulong count, walk
     if (i < count) *(__global fill_t*)(dst + offsets64(&walk, i, &unused)) = value;
   }
 }
+
+#ifdef ON_CPU
+ONE_ITEM __kernel void fill_rows32(__global char* dst, fill_t value, ulong count, walk32 walk, uint per_group) {
+  const int step = walk.dim[0].dst_stride;
+  const uint start = get_group_id(0) * per_group, end = min((uint)count, start + per_group);
+  for (uint piece = start; piece < end; ++piece) {
+    int unused;
+    uint first;
+    __global char* writes = dst + run32(&walk, piece, &first, &unused);
+    const uint size = min((uint)RUN, walk.dim[0].size - first);
+    if (step == sizeof(fill_t)) {
+      for (uint i = 0; i < size; ++i) ((__global fill_t*)writes)[i] = value;
+    } else {
+      for (uint i = 0; i < size; ++i) *(__global fill_t*)(writes + (int)i * step) = value;
+    }
+  }
+}
+#endif
 #endif
