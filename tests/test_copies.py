@@ -69,6 +69,20 @@ def test_between_types_on_the_way(xpu, pair):
         assert agree(ours, target), (shape, orders, steps)
 
 
+def test_every_half_and_every_way_to_round_to_one(xpu):
+    halves = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(torch.float16)
+    wide = halves.float()
+    torch.testing.assert_close(halves.xpu().float().cpu(), wide, rtol=0, atol=0, equal_nan=True)
+    finite = halves[halves.isfinite()]
+    above = torch.nextafter(finite, torch.tensor(torch.inf, dtype=torch.float16)).float()
+    between = (finite.float() + above) / 2  # of equally near ones the even one is taken
+    edges = torch.tensor([65519.99, 65520.0, 65536.0, 1e30, 2.0**-25, 2.0**-26, 1e-45, torch.inf, torch.nan])
+    for values in (between, *(torch.nextafter(between, torch.tensor(s * torch.inf)) for s in (-1, 1)), edges, -edges):
+        found, expected = values.xpu().half().cpu(), values.half()
+        same = (found.view(torch.int16) == expected.view(torch.int16)) | (found.isnan() & expected.isnan())
+        assert same.all()
+
+
 def test_what_is_broadcast_conjugated_or_negated(xpu):
     for shape in ((33, 1, 40), (1, 5, 1), (33, 5, 1), (1, 1, 40), (40,)):
         source, target = torch.randn(shape), torch.zeros(33, 5, 40)

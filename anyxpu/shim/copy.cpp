@@ -136,7 +136,7 @@ bool copy_by_kernel(at::TensorIteratorBase& it, const Tensor& dst, const Tensor&
   const auto index = dst.device().index();
   const auto how = conversion(dst, src);
   if (how.family == nullptr) return false;
-  const bool dense = dense_walk(it), narrow = it.can_use_32bit_indexing(), pieces = !dense && by_pieces(it, index);
+  const bool narrow = it.can_use_32bit_indexing(), pieces = by_pieces(it, index);
   if (pieces && !narrow) {
     for (auto& part : it.with_32bit_indexing())
       if (!copy_by_kernel(part, dst, src)) return false;
@@ -144,12 +144,12 @@ bool copy_by_kernel(at::TensorIteratorBase& it, const Tensor& dst, const Tensor&
   }
   const int along = pieces ? tiled_along(it) : 0;
   Walk walk = narrow ? Walk::strided32 : Walk::strided64;
-  if (dense) {
-    walk = Walk::dense;
-  } else if (along > 0) {
+  if (along > 0) {
     walk = Walk::tiled32;
   } else if (pieces && it.shape()[0] >= kShortestRun) {
     walk = Walk::rows32;
+  } else if (dense_walk(it)) {
+    walk = Walk::dense;
   }
   auto* kernel = device_kernel(index, how.family, how.source, how.destination, walk);
   if (kernel == nullptr) return false;

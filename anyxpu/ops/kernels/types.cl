@@ -30,12 +30,33 @@ typedef double2 mem_c128;
 #endif
 
 /* --- 16-bit floats ---------------------------------------------------------------------------------------------- */
+#ifdef ON_CPU
+/* By integers, of which loops make vectors; Intel's compiler for CPUs converts one by one what goes through memory. No
+ * step makes or takes a subnormal f32, which the device may flush. */
+inline float read_f16(ushort bits) {
+  const uint magnitude = bits & 0x7fffu, sign = (uint)(bits & 0x8000u) << 16;
+  const uint normal = (magnitude << 13) + ((127u - 15u) << 23);
+  const uint subnormal = as_uint((float)(int)magnitude * 0x1p-24f);
+  const uint special = (magnitude << 13) | 0x7f800000u | (magnitude > 0x7c00u ? 0x400000u : 0u);
+  const uint value = magnitude < 0x400u ? subnormal : magnitude < 0x7c00u ? normal : special;
+  return as_float(value | sign);
+}
+inline ushort write_f16(float value) {
+  const uint bits = as_uint(value), magnitude = bits & 0x7fffffffu, sign = (bits >> 16) & 0x8000u;
+  const uint normal = (magnitude + 0xfffu + ((magnitude >> 13) & 1u) - ((127u - 15u) << 23)) >> 13;
+  const uint subnormal = as_uint(as_float(magnitude) + 0.5f) - as_uint(0.5f); /* rounded where 2^-24 is the last bit */
+  const uint special = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
+  /* 65520 and above round to infinity, by the carry of `normal` up to 65536. */
+  return (ushort)(sign | (magnitude < 0x38800000u ? subnormal : magnitude < 0x47800000u ? normal : special));
+}
+#else
 inline float read_f16(ushort bits) { return vload_half(0, (const half*)&bits); }
 inline ushort write_f16(float value) {
   ushort bits;
   vstore_half_rte(value, 0, (half*)&bits);
   return bits;
 }
+#endif
 inline float read_bf16(ushort bits) { return as_float((uint)bits << 16); }
 inline ushort write_bf16(float value) {
   const uint bits = as_uint(value);
