@@ -137,6 +137,7 @@ def flash_forward(
     alibi_slopes: Tensor | None = None,
     block_table: Tensor | None = None,
     num_splits: int | None = None,
+    into: Tensor | None = None,
 ) -> Results:
     """aten::_flash_attention_forward.
 
@@ -149,6 +150,7 @@ def flash_forward(
         seqused_k: how many keys each sequence has, of those that have room.
         block_table: (sequences, pages): the pages of each sequence.
         num_splits: nothing is split here; the results do not depend on the batch.
+        into: where attention goes; nothing is dropped then.
 
     Returns:
         Attention, laid out like query; the logarithms of the sums, (batches, heads, L) or (heads, rows); the state of
@@ -160,7 +162,10 @@ def flash_forward(
     )  # fmt: skip
     if alibi_slopes is not None:
         _refuse("know no alibi_slopes; scaled_dot_product_attention takes such a bias as attn_mask")
-    out = query.new_zeros((*query.shape[:-1], value.shape[-1]))
+    shape = (*query.shape[:-1], value.shape[-1])
+    if into is not None and (dropout_p != 0 or into.shape != shape or into.dtype != query.dtype):
+        _refuse(f"write {shape} of {query.dtype}, without dropout, not into {tuple(into.shape)} of {into.dtype}")
+    out = query.new_zeros(shape) if into is None else into
     logs = _logs(call)
     seed = _forward(call, out, logs, dropout_p, scale)
     state = torch.zeros(2, dtype=torch.uint64, device=query.device)
@@ -170,41 +175,9 @@ def flash_forward(
     return out, logs, state, unused, query.new_empty(0)
 
 
-def flash_forward_into(
-    out: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    cum_seq_q: Tensor | None,
-    cum_seq_k: Tensor | None,
-    max_q: int,
-    max_k: int,
-    dropout_p: float,
-    is_causal: bool,
-    return_debug_mask: bool,
-    *,
-    scale: float | None = None,
-    window_size_left: int | None = None,
-    window_size_right: int | None = None,
-    seqused_k: Tensor | None = None,
-    alibi_slopes: Tensor | None = None,
-    block_table: Tensor | None = None,
-    num_splits: int | None = None,
-) -> Tensor:
+def flash_forward_into(out: Tensor, *operands: Any, **options: Any) -> Tensor:
     """aten::_flash_attention_forward_no_dropout_inplace: :func:`flash_forward` into ``out``; the logarithms alone."""
-    call = _flash_call(
-        query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, is_causal, window_size_left, window_size_right,
-        seqused_k, block_table,
-    )  # fmt: skip
-    if alibi_slopes is not None:
-        _refuse("know no alibi_slopes; scaled_dot_product_attention takes such a bias as attn_mask")
-    if dropout_p != 0:
-        _refuse("drop nothing here")
-    if out.shape != (*query.shape[:-1], value.shape[-1]) or out.dtype != query.dtype:
-        _refuse(f"do not write {tuple(query.shape)} of {query.dtype} into {tuple(out.shape)} of {out.dtype}")
-    logs = _logs(call)
-    _forward(call, out, logs, 0.0, scale)
-    return logs
+    return flash_forward(*operands, into=out, **options)[1]  # type: ignore[no-any-return]
 
 
 def _logs(call: _Call) -> Tensor:
