@@ -170,11 +170,9 @@ def test_dropout_drops_the_same_weights_forward_and_backward(xpu):
         assert relative(by_value[first : first + n], want) < 1e-6
 
 
-varlen = pytest.importorskip("torch.nn.attention.varlen", reason="this torch has no varlen_attn")
-
-
 @pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (16, 0)], ids=str)
 def test_varlen_attn(xpu, window):
+    varlen = pytest.importorskip("torch.nn.attention.varlen", reason="this torch has no varlen_attn")
     queries = [30, 61, 2]
     wide, ours = operands(torch.bfloat16, 4, 4, 32, 32, queries, queries)
     want, _ = one_by_one(wide, queries, queries, tuple(None if n < 0 else n for n in window))
@@ -278,6 +276,11 @@ def test_what_is_refused_says_why(xpu):
         "give cum_seq_q": lambda: forward(q[None], q[None], None, None, seqused_k=at[1:]),
         "mask types 0, 1, 2, not 3": lambda: aten._efficient_attention_forward(*[q[None]] * 3, *[None] * 5, 0.0, 3),
         "no bias to packed": lambda: aten._efficient_attention_forward(*[q[None]] * 3, q, at, at, 6, 6, 0.0, 0),
+        "rows of one batch": lambda: forward(torch.randn(2, 10, 2, 16, device=xpu), q[None]),
+        "one batch of them": lambda: forward(q[None], torch.randn(2, 10, 2, 16, device=xpu)),
+        "the keys' offsets of 2 sequences, 3, not": lambda: forward(keys=offsets([4, 3, 3]).xpu()),
+        "numbers of used keys of 2 sequences, 2, not": lambda: forward(seqused_k=at),
+        "queries' offsets on xpu:0, not cpu": lambda: forward(queries=at.cpu()),
     }.items():
         with pytest.raises(NotImplementedError, match=message):
             call()

@@ -99,7 +99,7 @@ def test_functions_that_would_lose_a_nan_stay_where_they_are():
     x, w = torch.randn(6, 8), torch.randn(8, 12)
     x[0, 0] = math.nan
     with torch.no_grad():
-        for function in (torch.relu, F.hardsigmoid, F.relu6):
+        for function in (torch.relu, F.hardsigmoid, F.relu6, lambda x: F.leaky_relu(x, 0.0)):
             got, calls, _ = compiled(lambda x, w, f=function: f(x @ w), x.xpu(), w.xpu())
             assert calls == (0, 0)
             assert got[0].isnan().all() and not got[1:].isnan().any()

@@ -1,7 +1,8 @@
 """``anyxpu bench onednn``: products and convolutions of common models with what follows them, beside the CPU.
 
 The eager sides run the operators one by one; the compiled ones are frozen (``torch._inductor.config.freezing``), so
-that the CPU packs its weights and fuses; on xpu convolutions fuse, and what follows a product is a kernel of its own.
+that the CPU packs its weights and fuses; on xpu convolutions fuse, and products with what follows them but for relu,
+which is a kernel of its own.
 Each side is checked against f64 before it is timed, and the sides alternate.
 """
 

@@ -122,6 +122,7 @@ def fuse(graph: Graph) -> None:
             if nodes:
                 counters["inductor"]["mkldnn_unary_fusion_matcher_count"] += 1
                 counters["inductor"]["mkldnn_unary_fusion_matcher_nodes"] += nodes
+    graph.eliminate_dead_code()  # of what they replaced nothing is to be found again
     for target in _PRODUCTS:  # a product's second operand may be another product's function
         for node in graph.find_nodes(op="call_function", target=target):
             product = _product(node)
@@ -214,10 +215,11 @@ def _take_function(graph: Graph, product: _Product) -> int:
 
 
 def _scalars(function: _Function, found: Found) -> list[float] | None:
-    """The function's parameters; [-1] where it has none, as Inductor's own passes have it."""
-    if len(found.parameters) != len(function.parameters):
+    """The function's parameters; [-1] where it has none, as Inductor's own passes have it. None: it is not taken."""
+    values = [found.parameters.get(p.value) for p in function.parameters]
+    if None in values or 0.0 in values:  # of slope 0 it is relu, which loses a NaN
         return None
-    return [found.parameters[p.value] for p in function.parameters] or [-1]
+    return [v for v in values if v is not None] or [-1]
 
 
 def _take_operand(graph: Graph, product: _Product) -> bool:

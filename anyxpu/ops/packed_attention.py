@@ -76,10 +76,34 @@ def _require(call: _Call, dropout: float) -> None:
     alike = query.shape[-1] == key.shape[-1] and key.shape[:3] == value.shape[:3]
     if not alike or not key.shape[1] or query.shape[1] % key.shape[1]:
         _refuse(f"do not fit {tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)} together")
-    if call.packing is None and key.shape[0] != query.shape[0]:
+    if len({t.device for t in (query, key, value)}) > 1:
+        _refuse(f"want operands of one device, not {query.device}, {key.device} and {value.device}")
+    if call.packing is not None:
+        _require_packing(call, call.packing)
+    elif key.shape[0] != query.shape[0]:
         _refuse(f"want as many batches of keys as of queries, not {key.shape[0]} and {query.shape[0]}")
     if not 0.0 <= dropout < 1.0:
         _refuse(f"take a dropout from 0 up to 1, not {dropout}")
+
+
+def _require_packing(call: _Call, packing: Packing) -> None:
+    """What the kernels would else read beyond: they take the offsets' values as they are."""
+    batches = 1 if packing.pages is not None else call.key.shape[0]
+    if call.query.shape[0] != 1 or batches != 1:
+        _refuse("want packed sequences as rows of one batch: (rows, heads, E), or one batch of them")
+    sequences = call.sequences
+    for name, book, numbers, dims in (
+        ("queries' offsets", packing.queries, sequences + 1, 1),
+        ("keys' offsets", packing.keys, sequences + 1, 1),
+        ("numbers of used keys", packing.used, sequences, 1),
+        ("tables of pages", packing.pages, sequences, 2),
+    ):
+        if book is None:
+            continue
+        if book.dim() != dims or book.shape[0] != numbers:
+            _refuse(f"want the {name} of {sequences} sequences, {numbers}, not {tuple(book.shape)}")
+        if book.device != call.query.device:
+            _refuse(f"want the {name} on {call.query.device}, not {book.device}")
 
 
 def _flash_call(
@@ -165,7 +189,9 @@ def flash_forward(
     shape = (*query.shape[:-1], value.shape[-1])
     if into is not None and (dropout_p != 0 or into.shape != shape or into.dtype != query.dtype):
         _refuse(f"write {shape} of {query.dtype}, without dropout, not into {tuple(into.shape)} of {into.dtype}")
-    out = query.new_zeros(shape) if into is None else into
+    # Between packed sequences there may be rows that are nobody's.
+    make = query.new_empty if call.packing is None else query.new_zeros
+    out = make(shape) if into is None else into
     logs = _logs(call)
     seed = _forward(call, out, logs, dropout_p, scale)
     state = torch.zeros(2, dtype=torch.uint64, device=query.device)
