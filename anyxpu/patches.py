@@ -359,6 +359,15 @@ TABLE: tuple[Patch, ...] = (
         "kernels that sort take seconds to compile, on a GPU minutes",
     ),
     Patch(
+        "operators-frames",
+        "torch._dynamo.trace_rules",
+        ("add", "BUILTIN_INLINE_WHEN_CALLED", "_module_dir"),
+        "anyxpu.inductor.frames:leave_operators",
+        "below a graph break Dynamo compiles every Python frame, those of operators written in Python too",
+        "compiling takes longer where graphs break",
+        since="2.13",
+    ),
+    Patch(
         "fake-tensors-beside-cuda",
         "torch._subclasses.fake_tensor",
         ("FakeTensorMode.avoid_device_init.fget",),

@@ -48,14 +48,25 @@ class Arg(IntEnum):
     """Which operand of a primitive a memory is (DNNL_ARG_*)."""
 
     SRC = 1
+    SRC_ITER = 2
+    SRC_ITER_C = 3
     DST = 17
+    DST_ITER = 18
+    DST_ITER_C = 19
     WEIGHTS = 33
+    WEIGHTS_ITER = 34
     BIAS = 41
+    WORKSPACE = 64
     SCRATCHPAD = 80
     FIRST_POST_OP = 1 << 15 | 2  # the second operand of what comes first after the primitive's own work
     DIFF_SRC = 129
+    DIFF_SRC_ITER = 130
+    DIFF_SRC_ITER_C = 131
     DIFF_DST = 145
+    DIFF_DST_ITER = 146
+    DIFF_DST_ITER_C = 147
     DIFF_WEIGHTS = 161
+    DIFF_WEIGHTS_ITER = 162
     DIFF_BIAS = 169
 
 
@@ -72,6 +83,7 @@ class Prop(IntEnum):
 
     FORWARD_TRAINING = 64
     FORWARD_INFERENCE = 96
+    BACKWARD = 128
 
 
 class Algorithm(IntEnum):
@@ -95,6 +107,14 @@ class Algorithm(IntEnum):
     BINARY_SUB = 0x1FFF5
 
 
+class Direction(IntEnum):
+    """In which order a recurrent layer takes its steps (dnnl_rnn_direction_t)."""
+
+    LEFT_TO_RIGHT = 1
+    RIGHT_TO_LEFT = 2
+
+
+DIFF_WEIGHTS_OVERWRITE = 1  # dnnl_rnn_flags_t: gradients of weights are written, not added to
 SCRATCHPAD_MODE_USER = 1
 FORMAT_TAG_ANY = 1
 
@@ -142,6 +162,21 @@ _BLOCKING: dict[str, tuple[Any, ...]] = {
             (_out, _handle, c_int, *[_handle] * 4, *[Dims] * 4, _handle, _handle)
         )
         for kind in ("convolution", "deconvolution")
+    },
+    # Recurrent layers: direction, operands, (gradients,) flags, (what forward was,) attributes. The cell of no gates
+    # takes its function before the direction, and two floats, which are the guard's zeros: it is the one of thirty
+    # words that has them, hence the nothing at the end.
+    **{
+        f"dnnl_{kind}_{way}_primitive_desc_create": (_out, _handle, c_int, *first, c_int, *handles, c_uint, *last)
+        for kind, first, operands in (
+            ("vanilla_rnn", (c_int,), 7),
+            ("lstm", (), 11),
+            ("lbr_gru", (), 7),
+        )
+        for way, handles, last in (
+            ("forward", [_handle] * operands, (_handle, c_void_p)),
+            ("backward", [_handle] * 2 * operands, (_handle, _handle)),
+        )
     },
 }
 
@@ -328,7 +363,7 @@ class Library:
         self, kind: Callable[..., Any], guard: ctypes.CDLL, source: ctypes.CDLL, name: str, argtypes: tuple[Any, ...]
     ) -> None:
         """A call through the driver's guard (drivers/sycl/interop.cpp), which lets no C++ exception into Python."""
-        words = next(n for n in (6, 14) if n >= len(argtypes))
+        words = next(n for n in (6, 14, 30) if n >= len(argtypes))
         address = ctypes.cast(getattr(guard, f"anyxpu_sycl_guarded_{words}"), c_void_p).value
         target, unused = ctypes.cast(getattr(source, name), c_void_p), words - len(argtypes)
         prototype = kind(c_int, c_void_p, *argtypes, *[c_void_p] * unused)

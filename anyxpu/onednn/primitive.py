@@ -242,9 +242,9 @@ class Executable:
             capi.library().primitive_destroy(self._handle)
 
 
-def reorder(engine: Engine, source: MemoryDesc, target: MemoryDesc, what: str) -> Executable:
-    """A copy from one layout (and data type) to another; operands SRC, DST."""
-    attributes = Attributes().create(what)
+def reorder(engine: Engine, source: MemoryDesc, target: MemoryDesc, what: str, added: bool = False) -> Executable:
+    """A copy from one layout (and data type) to another, or added to what is there; operands SRC, DST."""
+    attributes = Attributes(beta=1.0 if added else 0.0).create(what)
     try:
         args = (source.handle, engine.handle, target.handle, engine.handle, attributes)
         description = PrimitiveDesc("reorder", *args, what=f"a reorder in {what}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from anyxpu.ops import attention, compiled, kernels, registry
+from anyxpu.ops import attention, compiled, kernels, recurrent, registry
 from anyxpu.shim import lib
 
 if TYPE_CHECKING:  # not for the sake of one name: it loads what `import torch` does without
@@ -24,6 +24,7 @@ def register() -> None:
     """Give torch the operators. Called once by the install; starts no driver and compiles nothing."""
     lib().set_kernel_provider(kernels.provide)
     attention.register()
+    recurrent.register()
     compiled.register()
     if importlib.util.find_spec("anyxpu.ops.library"):
         library = importlib.import_module("anyxpu.ops.library")

@@ -30,6 +30,8 @@ TABLE: dict[str, str] = {
     "vdot": "matmul.dot",
     "convolution_overrideable": "convolution.forward",
     "convolution_backward_overrideable": "convolution.backward",
+    "mkldnn_rnn_layer": "recurrent.forward",
+    "mkldnn_rnn_layer_backward": "recurrent.backward",
 }
 
 # The same for those that Inductor makes of products and convolutions with what follows them, under ``mkldnn::``.

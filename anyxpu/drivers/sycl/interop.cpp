@@ -37,7 +37,7 @@ std::string& anyxpu::sycl_driver::exception_of_this_thread() {
   return said;
 }
 
-// Calls `function` with six words, or fourteen. Returns its status, or -1 where it let an exception out.
+// Calls `function` with six words, fourteen or thirty. Returns its status, or -1 where it let an exception out.
 ANYXPU_EXPORT int anyxpu_sycl_guarded_6(anyxpu_sycl_six_words function, uint64_t a, uint64_t b, uint64_t c, uint64_t d,
                                         uint64_t e, uint64_t f) {
   return guarded_call([&] { return function(a, b, c, d, e, f); });
@@ -50,6 +50,23 @@ ANYXPU_EXPORT int anyxpu_sycl_guarded_14(int (*function)(uint64_t, uint64_t, uin
                                          uint64_t g, uint64_t h, uint64_t i, uint64_t j, uint64_t k, uint64_t l,
                                          uint64_t m, uint64_t n) {
   return guarded_call([&] { return function(a, b, c, d, e, f, g, h, i, j, k, l, m, n); });
+}
+
+// The same with thirty, and two zeros for what it takes of floats (those have registers of their own, wherever they
+// stand among the words).
+ANYXPU_EXPORT int anyxpu_sycl_guarded_30(
+    int (*function)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
+                    uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
+                    uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
+                    float, float),
+    uint64_t w0, uint64_t w1, uint64_t w2, uint64_t w3, uint64_t w4, uint64_t w5, uint64_t w6, uint64_t w7, uint64_t w8,
+    uint64_t w9, uint64_t w10, uint64_t w11, uint64_t w12, uint64_t w13, uint64_t w14, uint64_t w15, uint64_t w16,
+    uint64_t w17, uint64_t w18, uint64_t w19, uint64_t w20, uint64_t w21, uint64_t w22, uint64_t w23, uint64_t w24,
+    uint64_t w25, uint64_t w26, uint64_t w27, uint64_t w28, uint64_t w29) {
+  return guarded_call([&] {
+    return function(w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w15, w16, w17, w18, w19, w20, w21,
+                    w22, w23, w24, w25, w26, w27, w28, w29, 0.0f, 0.0f);
+  });
 }
 
 // The same of a call that submits to `queue`: it waits for the queue's gate, as this driver's own submissions do.
