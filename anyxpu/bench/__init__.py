@@ -60,7 +60,7 @@ SUITES: dict[str, Suite] = {
         cases="anyxpu.bench.attention",
     ),
     "onednn": Suite(
-        "Products and convolutions of common models, eager and frozen, beside the CPU.",
+        "Products, convolutions and recurrent layers of common models, eager and frozen, beside the CPU.",
         "anyxpu.bench.onednn",
         cases="anyxpu.bench.onednn",
     ),

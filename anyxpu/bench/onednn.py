@@ -1,4 +1,4 @@
-"""``anyxpu bench onednn``: products and convolutions of common models with what follows them, beside the CPU.
+"""``anyxpu bench onednn``: products, convolutions and recurrent layers of common models, beside the CPU.
 
 The eager sides run the operators one by one; the compiled ones are frozen (``torch._inductor.config.freezing``), so
 that the CPU packs its weights and fuses; on xpu convolutions fuse, and products with what follows them but for relu,
@@ -71,7 +71,45 @@ class Convolution:
         return images.to(memory_format=torch.channels_last) if self.channels_last else images
 
 
-CASES: dict[str, Linear | Convolution] = {
+@dataclass(frozen=True)
+class Recurrent:
+    """The states of ``layers`` of nn.LSTM or nn.GRU, ``hidden`` wide, over ``steps`` of ``batch`` x ``inputs``."""
+
+    kind: str
+    steps: int
+    batch: int
+    inputs: int
+    hidden: int
+    layers: int = 1
+    after: str = ""
+
+    def operations(self) -> float:
+        gates = {"LSTM": 4, "GRU": 3}[self.kind]
+        widths = self.inputs + self.hidden + (self.layers - 1) * 2 * self.hidden
+        return 2.0 * self.steps * self.batch * gates * self.hidden * widths
+
+    def module(self) -> nn.Module:
+        return _States(getattr(nn, self.kind)(self.inputs, self.hidden, self.layers))
+
+    def source(self, generator: torch.Generator) -> Tensor:
+        return torch.randn(self.steps, self.batch, self.inputs, generator=generator)
+
+
+class _States(nn.Module):
+    """A recurrent network without its last state."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        states: Tensor = self.network(x)[0]
+        return states
+
+
+Case = Linear | Convolution | Recurrent
+
+CASES: dict[str, Case] = {
     "bert-base qkv": Linear(256, 768, 2304),
     "bert-base ffn": Linear(256, 768, 3072, "gelu"),
     "gpt2 head": Linear(64, 768, 50257),
@@ -88,6 +126,8 @@ CASES: dict[str, Linear | Convolution] = {
     "mobilenet 3x3 depthwise": Convolution(2, 144, 56, 144, 3, "relu", groups=144),
     "mobilenet 1x1": Convolution(2, 144, 56, 24, 1),
     "sd-unet 3x3 320": Convolution(1, 320, 64, 320, 3, "silu"),
+    "lstm 2 x 512": Recurrent("LSTM", 64, 16, 256, 512, layers=2),
+    "gru 256": Recurrent("GRU", 100, 8, 128, 256),
 }
 _QUICK = ("bert-base ffn", "resnet50 3x3 64")
 DTYPES = (torch.float32, torch.bfloat16)
@@ -95,7 +135,7 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 def run(request: Request) -> Report:
     """Time every case in f32 and bf16. Wrong is a side whose result is not f64's."""
-    report = Report("Products and convolutions, milliseconds", _COLUMNS)
+    report = Report("Products, convolutions and recurrent layers, milliseconds", _COLUMNS)
     rounds = request.rounds or (5 if request.quick else 9)
     report.settings = {"rounds": rounds, "peak_flop_per_second": beside_cpu.peak()}
     for name in request.only or (_QUICK if request.quick else tuple(CASES)):
@@ -112,7 +152,7 @@ def run(request: Request) -> Report:
 
 
 class _Layer(nn.Module):
-    def __init__(self, case: Linear | Convolution) -> None:
+    def __init__(self, case: Case) -> None:
         super().__init__()
         self.layer = case.module()
         self.after = _AFTER[case.after]
