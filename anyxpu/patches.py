@@ -368,6 +368,14 @@ TABLE: tuple[Patch, ...] = (
         since="2.13",
     ),
     Patch(
+        "weight-gradients",
+        "torch._subclasses.fake_impls",
+        ("op_implementations_dict",),
+        "anyxpu.inductor.gradients:like_weights",
+        "a weight's gradient is predicted in the layout of the activations, and copied into the weight's in every step",
+        "training of convolutions cannot be compiled where activations are channels-last and weights are not",
+    ),
+    Patch(
         "fake-tensors-beside-cuda",
         "torch._subclasses.fake_tensor",
         ("FakeTensorMode.avoid_device_init.fget",),

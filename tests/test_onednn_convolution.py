@@ -189,3 +189,22 @@ def test_results_have_the_predicted_layout_wherever_they_are_computed(dtype):
     with FakeTensorMode() as mode:
         predicted = [t.stride() for t in work(mode.from_tensor(x), mode.from_tensor(w))]
     assert [t.stride() for t in work(x, w)] == predicted
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_a_weights_gradient_lies_as_the_weight_does_and_is_not_copied(layout, compiled) -> None:
+    source = torch.randn(2, 8, 9, 9, device="xpu").to(memory_format=torch.channels_last)
+    layer = torch.nn.Conv2d(8, 6, 3, padding=1, device="xpu").to(memory_format=layout)
+    call = torch.compile(layer) if compiled else layer
+    for _ in range(2):
+        layer.zero_grad()
+        out = call(source)
+        anyxpu.ops.reset_counters()
+        out.backward(torch.ones_like(out))
+    assert layer.weight.grad.stride() == layer.weight.stride()
+    assert "aten::copy_" not in anyxpu.ops.counters()
+    expected = torch.nn.grad.conv2d_weight(
+        source.cpu().double(), (6, 8, 3, 3), torch.ones(out.shape).double(), padding=1
+    )
+    torch.testing.assert_close(layer.weight.grad.cpu().double(), expected, rtol=1e-4, atol=1e-4)

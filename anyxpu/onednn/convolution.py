@@ -111,7 +111,8 @@ class Problem:
     Attributes:
         source, weight, result: torch's shapes; the same for forward and backward.
         bias: whether the result has a bias (its gradient is wanted, in the backward direction).
-        channels_last: the layout of activations and of their gradients, and of the weight's gradient.
+        channels_last: the layout of activations and of their gradients.
+        weight_last: the layout of the weight's gradient.
     """
 
     geometry: Geometry
@@ -122,6 +123,7 @@ class Problem:
     result: tuple[int, ...]
     bias: bool
     channels_last: bool
+    weight_last: bool
     attributes: Attributes
 
     def __str__(self) -> str:
@@ -131,6 +133,11 @@ class Problem:
     def dense_strides(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Of a fresh tensor in the layout of this problem."""
         return _channels_last_strides(shape) if self.channels_last else contiguous_strides(shape)
+
+    def gradient_strides(self, arg: Arg, shape: Sequence[int]) -> tuple[int, ...]:
+        """Of a fresh gradient."""
+        last = self.weight_last if arg == Arg.DIFF_WEIGHTS else self.channels_last and len(shape) > 1
+        return _channels_last_strides(shape) if last else contiguous_strides(shape)
 
     def weight_operand(self, strides: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Shape and strides of a torch weight as oneDNN reads it: ``[groups,] out, in, *kernel``.
@@ -250,7 +257,7 @@ class _Builder:
         for arg in _OUTPUTS[direction]:
             if arg == Arg.DIFF_BIAS and not self.problem.bias:
                 continue
-            dense = (1,) if arg == Arg.DIFF_BIAS else self.problem.dense_strides(shapes[arg])
+            dense = self.problem.gradient_strides(arg, shapes[arg])
             outputs[arg] = (shapes[arg], dense, self._given(arg, shapes[arg], dense))
         return _Step(self.problem, description, inputs, outputs)
 
@@ -365,11 +372,20 @@ class _Backward:
 
 
 def result_format(source: Tensor, weight: Tensor) -> torch.memory_format:
-    """The memory format that torch predicts for the result on xpu and for the gradients by input and weight."""
+    """The memory format that torch predicts for the result on xpu and for the gradient by the input."""
     if source.dim() < 4:
         return torch.contiguous_format
     backend = torch._C._ConvBackend.Overrideable  # type: ignore[attr-defined]
     return torch._C._conv_determine_backend_memory_format(source, weight, backend)
+
+
+def gradient_format(source: Tensor, weight: Tensor) -> torch.memory_format:
+    """The memory format of the gradient by the weight: a contiguous weight's is contiguous.
+
+    torch predicts the result's (:func:`anyxpu.inductor.gradients.like_weights` has it predict this). Autograd copies a
+    parameter's gradient into the parameter's layout: that copy of every weight in every step is saved.
+    """
+    return torch.contiguous_format if weight.is_contiguous() else result_format(source, weight)
 
 
 def readable(tensor: Tensor) -> Tensor:
@@ -402,8 +418,9 @@ def describe(
     if math.prod(shapes[0]) * math.prod(shapes[1]) * math.prod(result) == 0 or min(result) < 0:
         return "an operand or the result has no elements"
     channels_last = result_format(source, weight) != torch.contiguous_format
+    weight_last = gradient_format(source, weight) != torch.contiguous_format
     attributes = Attributes(math_mode=mode, deterministic=_deterministic())
-    return Problem(geometry, dtype, device, *shapes, result, bias, channels_last, attributes)
+    return Problem(geometry, dtype, device, *shapes, result, bias, channels_last, weight_last, attributes)
 
 
 def _instead(source: Tensor, geometry: Geometry, why: str | capi.Unavailable) -> Any:

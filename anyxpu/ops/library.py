@@ -90,13 +90,14 @@ def _convolution(source: Tensor, weight: Tensor, *rest: Any) -> Tensor:
 
 
 def _convolution_backward(gradient: Tensor, source: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor | None, ...]:
-    from anyxpu.onednn.convolution import result_format
+    from anyxpu.onednn.convolution import gradient_format, result_format
     from anyxpu.ops import host_call
 
     operator, bias_sizes = torch.ops.aten.convolution_backward.default, [gradient.shape[1]]
     *two, by_bias = host_call(operator, gradient, source, weight, bias_sizes, *rest)
-    layout = result_format(source, weight)
-    return *(None if t is None else t.contiguous(memory_format=layout) for t in two), by_bias
+    layouts = result_format(source, weight), gradient_format(source, weight)
+    pairs = zip(two, layouts, strict=True)
+    return *(None if t is None else t.contiguous(memory_format=layout) for t, layout in pairs), by_bias
 
 
 _ON_HOST: dict[str, Callable[..., Any]] = {

@@ -71,8 +71,8 @@ def _layered(
         rows = made[0] if directions == 1 else torch.cat(made, 2)
         if dropout and train and layer < num_layers - 1:
             rows = torch.dropout(rows, dropout, True)
-    ends = (made[0].unsqueeze(0) if len(made) == 1 else torch.stack(made) for made in zip(*last, strict=True))
-    return rows.transpose(0, 1) if batch_first else rows, *ends
+    stacked = (ends[0].unsqueeze(0) if len(ends) == 1 else torch.stack(ends) for ends in zip(*last, strict=True))
+    return rows.transpose(0, 1) if batch_first else rows, *stacked
 
 
 def _cast(t: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,0 +1,27 @@
+"""What layout the compiler reckons with for the gradients of convolutions' weights."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import torch
+
+
+def like_weights(module: ModuleType) -> None:
+    """Predict for xpu what its convolutions make: a contiguous weight has a contiguous gradient.
+
+    torch predicts the layout of the activations, which autograd then copies into the parameter's.
+    """
+    operator = torch.ops.aten.convolution_backward.default
+    original = module.op_implementations_dict[operator]
+
+    def predict(fake_mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+        by_source, by_weight, by_bias = original(fake_mode, func, *args, **kwargs)
+        weight = args[2] if len(args) > 2 else kwargs["weight"]
+        if by_weight is not None and by_weight.device.type == "xpu" and weight.is_contiguous():
+            with fake_mode:
+                by_weight = torch.empty_like(by_weight, memory_format=torch.contiguous_format)
+        return by_source, by_weight, by_bias
+
+    module.op_implementations_dict[operator] = predict
