@@ -376,6 +376,15 @@ TABLE: tuple[Patch, ...] = (
         "training of convolutions cannot be compiled where activations are channels-last and weights are not",
     ),
     Patch(
+        "weight-gradients-order",
+        f"{_INDUCTOR}.kernel.conv",
+        ("conv_bwd_weight_layout", "conv_bwd_input_layout", "ir.get_stride_order", "ir.FlexibleLayout.stride_ordered"),
+        "anyxpu.inductor.gradients:activations_as_they_are",
+        "a graph permutes activations into the order of a weight's gradient",
+        "training of compiled convolutions is slower, by two passes over their activations",
+        since="2.13",
+    ),
+    Patch(
         "fake-tensors-beside-cuda",
         "torch._subclasses.fake_tensor",
         ("FakeTensorMode.avoid_device_init.fget",),

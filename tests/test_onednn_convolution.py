@@ -208,3 +208,15 @@ def test_a_weights_gradient_lies_as_the_weight_does_and_is_not_copied(layout, co
         source.cpu().double(), (6, 8, 3, 3), torch.ones(out.shape).double(), padding=1
     )
     torch.testing.assert_close(layer.weight.grad.cpu().double(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_compiled_backward_permutes_nothing() -> None:
+    from torch._inductor.utils import run_fw_bw_and_get_code
+
+    layers = torch.nn.Sequential(*(torch.nn.Conv2d(8, 8, 3, bias=False, device="xpu") for _ in range(2)))
+    source = torch.randn(2, 8, 9, 9, device="xpu").to(memory_format=torch.channels_last).requires_grad_()
+    torch._dynamo.reset()
+    with torch._inductor.config.patch(force_disable_caches=True):
+        _, (_, backward) = run_fw_bw_and_get_code(lambda: torch.compile(layers)(source))
+    calls = backward[backward.index("def call(") :]
+    assert calls.count("convolution_backward.default(") == 2 and "triton_" not in calls, calls

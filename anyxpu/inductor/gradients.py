@@ -25,3 +25,22 @@ def like_weights(module: ModuleType) -> None:
         return by_source, by_weight, by_bias
 
     module.op_implementations_dict[operator] = predict
+
+
+def activations_as_they_are(module: ModuleType) -> None:
+    """Have ``torch._inductor.kernel.conv`` leave activations in the layout that they have, whatever the weight's is.
+
+    It brings them into the order of the weight's gradient, and with :func:`like_weights` that is no longer theirs.
+    """
+    ir, original = module.ir, module.conv_bwd_weight_layout
+
+    def conv_bwd_weight_layout(grad_out: Any, source: Any, weight: Any, *args: Any, **kwargs: Any) -> Any:
+        layout = original(grad_out, source, weight, *args, **kwargs)
+        if layout.device.type != "xpu":
+            return layout
+        like = module.conv_bwd_input_layout(grad_out, source, weight, *args, **kwargs)
+        order = ir.get_stride_order(module.V.graph.sizevars.guard_int_seq(like.stride))
+        strides = ir.FlexibleLayout.stride_ordered(layout.size, order)
+        return ir.FixedLayout(layout.device, layout.dtype, layout.size, strides)
+
+    module.__dict__["conv_bwd_weight_layout"] = conv_bwd_weight_layout
