@@ -256,6 +256,13 @@ def test_dynamo_leaves_the_frames_of_operators_alone():
     assert traced and not [line for line in traced if "/anyxpu/" in line], traced
 
 
+def test_the_layer_of_other_dtypes_says_what_computes_it():
+    leaves = [torch.zeros(s, dtype=torch.float64, device=DEVICE) for s in ((4, 2, 7), (36, 7), (36, 12), (36,), (36,))]
+    states = [torch.zeros(2, 12, dtype=torch.float64, device=DEVICE)] * 2
+    with pytest.raises(RuntimeError, match=r"GRU of float64.*torch\.gru"):
+        torch.ops.aten.mkldnn_rnn_layer(*leaves, *states, False, [], 3, 12, 1, True, False, False, False)
+
+
 def test_many_shapes():
     for steps, batch, inputs, hidden in itertools.chain(
         ((1, 1, 1, 1), (1, 64, 13, 17), (37, 1, 5, 31), (3, 2, 128, 3))

@@ -412,7 +412,7 @@ def forward(
     cell = Cell(mode)
     found = plan(source, hx, cell, reverse, train)
     if isinstance(found, Declined):
-        return found.run()
+        return _declined(cell, found)
     weights = _weights(cell, of_input, of_state, bias, bias_too, has_biases)
     if isinstance(found, _Widened):
         count(found.fallback)
@@ -464,7 +464,7 @@ def backward(
     cell = Cell(mode)
     found = plan(source, hx, cell, reverse, True)
     if isinstance(found, Declined):
-        return found.run()
+        return _declined(cell, found)
     weights = _weights(cell, of_input, of_state, bias, bias_too, has_biases)
     if isinstance(found, _Widened):
         wide: Any = [t.float() for t in (source, *weights, hx, cx, output, hy, cy)]
@@ -486,6 +486,14 @@ def backward(
     by_source, by_hx = made[Arg.SRC].to(source.dtype), made[Arg.SRC_ITER].view(hx.shape).to(hx.dtype)
     by_cx = made[Arg.SRC_ITER_C].view(cx.shape).to(cx.dtype) if cell == Cell.LSTM else None
     return by_source, made[Arg.WEIGHTS], made[Arg.WEIGHTS_ITER], *biases, by_hx, by_cx
+
+
+def _declined(cell: Cell, found: Declined) -> Any:
+    """The host has this operator of LSTM alone."""
+    if cell != Cell.LSTM:
+        reason = f"{found.fallback.operands}: {found.fallback.reason}"
+        raise RuntimeError(f"mkldnn_rnn_layer has no kernel for {reason}; torch.gru and torch.rnn_tanh compute it")
+    return found.run()
 
 
 def _weights(

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anyxpu.onednn import engine
 from anyxpu.onednn.fallbacks import Declined
 from anyxpu.onednn.recurrent import DTYPES, Cell, plan
 
@@ -101,7 +102,7 @@ def _takes(cell: Cell, source: Tensor, states: States, params: Sequence[Tensor],
             return False
         if any(bias.shape != (gates,) for bias in biases):
             return False
-    if _traced(source) and torch.is_grad_enabled():
+    if _traced(source) and (torch.is_grad_enabled() or not engine.available()):
         return False  # a graph with gradients takes them of what it sees
     return hx.shape[1] in source.shape[:2]
 
