@@ -8,7 +8,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from anyxpu import ops
-from anyxpu.ops import attention_products
+from anyxpu.ops import attention_products, flash
 
 FUSED = "_scaled_dot_product_fused_attention_overrideable"
 HEADS, LENGTH, SIZE = 4, 33, 16
@@ -296,3 +296,36 @@ def test_what_is_not_a_number_stays_so(xpu, monkeypatch, products):
     out = scaled_dot_product_attention(*(t.to("xpu") for t in (query, key, value))).cpu()
     assert out[0, 0, 5].isnan().all()
     assert out[0, 0, :5, 2].isinf().all() and out[0, 0, :5, :2].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", ["none", "bool", "half", "float"])
+def test_keys_of_few_queries_are_cut_into_parts(xpu, monkeypatch, kind, dtype):
+    # As in decoding for one: a device of many cores would wait for the few work-groups that queries make.
+    joined = []
+    original = flash._attend_by_parts
+    monkeypatch.setattr(flash, "_room", lambda device: 37)
+    monkeypatch.setattr(flash, "_attend_by_parts", lambda *args: (joined.append(args[-1]), original(*args))[1])
+    for heads, groups, queries, keys, size in ((8, 1, 1, 2050, 64), (4, 2, 3, 1031, 80), (1, 1, 1, 8192, 128)):
+        shapes = ((heads, queries), (groups, keys), (groups, keys))
+        given = [torch.randn(1, h, n, size).to(dtype) for h, n in shapes]
+        mask = {"bool": torch.rand(1, 1, queries, keys) > 0.3, "float": torch.randn(1, heads, queries, keys).to(dtype)}
+        mask["half"] = (torch.arange(keys) < keys // 2).expand(1, 1, queries, keys)  # nothing for the last parts
+        m = mask.get(kind)
+        exact = m.double() if kind == "float" else m
+        expected = scaled_dot_product_attention(*(t.double() for t in given), attn_mask=exact, enable_gqa=True)
+        device = [None if t is None else t.to("xpu") for t in (*given, m)]
+        out = scaled_dot_product_attention(*device[:3], attn_mask=device[3], enable_gqa=True)
+        assert (out.cpu() - expected).abs().max() < (1e-5 if dtype == torch.float32 else 2e-2)
+    assert len(joined) == 3 and all(4 <= parts <= 37 for parts in joined)
+
+
+def test_parts_that_may_see_nothing_give_zeros(xpu, monkeypatch):
+    monkeypatch.setattr(flash, "_room", lambda device: 8)
+    query, key = torch.randn(1, 2, 1, 64, device="xpu"), torch.randn(1, 2, 1024, 64, device="xpu")
+    nothing = torch.zeros(1, 1, 1, 1024, dtype=torch.bool, device="xpu")
+    out, logs, _ = flash.forward(query, key, key, nothing, 0.0, False, None)
+    assert out.abs().max() == 0 and (logs.cpu() == float("-inf")).all()
+    out, logs, _ = flash.forward(query, key, key, None, 0.0, False, None)
+    scores = (query.cpu().double() @ key.cpu().double().transpose(-1, -2))[:, :, 0] / 8
+    assert (logs[..., 0].cpu() - scores.logsumexp(-1)).abs().max() < 1e-5

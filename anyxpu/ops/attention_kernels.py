@@ -205,6 +205,7 @@ def attend(
     used,
     pages,
     page_row,
+    part,
     logs_batch,
     logs_head,
     logs_row,
@@ -225,12 +226,14 @@ def attend(
     PACKED_KEYS: tl.constexpr,
     USED: tl.constexpr,
     PAGE: tl.constexpr,
+    PARTS: tl.constexpr,
     DROPOUT: tl.constexpr,
     WIDE: tl.constexpr,
 ):
     """A block of queries of one head: their results, and the logarithms of their sums.
 
-    Grid: (blocks of queries, heads, batches). ``scale`` is to the base of 2.
+    Grid: (blocks of queries, heads, batches). ``scale`` is to the base of 2. Of PARTS, what stands for batches are
+    parts of one batch's keys, ``part`` each, one after the other.
     """
     block, head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     row = batch * tl.num_programs(1) + head
@@ -242,6 +245,8 @@ def attend(
     first_key, S = _extent(k_offsets, batch, S, PACKED_KEYS)
     if USED:
         S = tl.load(used + batch).to(tl.int32)
+    if PARTS:
+        S = tl.minimum(part, S - batch * part).to(tl.int32)
     low, reach = _view(L, S, left, right, ALIGNED)
     queries = block * BM + tl.arange(0, BM)
     q += batch * q_batch + head * q_head + first * q_row
@@ -291,6 +296,31 @@ def attend(
     out += batch * out_batch + head * out_head + first * out_row
     places = out + queries.to(tl.int64)[:, None] * out_row + columns[None, :]
     tl.store(places, results.to(out.dtype.element_ty), mask=inside[:, None] & (columns < F)[None, :])
+
+
+@triton.jit
+def join(parts, part_logs, out, logs, out_head, out_row, PARTS, F: tl.constexpr, FP: tl.constexpr, PP: tl.constexpr):
+    """One query's results of one head, and the logarithm of its sum, of those of the parts of its keys.
+
+    Grid: (queries, heads). ``parts`` (PARTS, heads, queries, F) and ``part_logs`` (PARTS, heads, queries) are dense; PP
+    is the power of 2 that PARTS fit in.
+    """
+    query, head = tl.program_id(0), tl.program_id(1)
+    place, step = head * tl.num_programs(0) + query, tl.num_programs(0) * tl.num_programs(1)
+    numbers, columns = tl.arange(0, PP), tl.arange(0, FP)
+    theirs = tl.load(part_logs + numbers * step + place, mask=numbers < PARTS, other=float("-inf"))
+    top = tl.max(theirs, 0)
+    shift = tl.where(top == float("-inf"), 0.0, top)  # of a query that no part allows anything for
+    weights = tl.exp(theirs - shift)
+    total = tl.sum(weights, 0)
+    inside = (numbers < PARTS)[:, None] & (columns < F)[None, :]
+    rows = tl.load(
+        parts + (numbers * step + place).to(tl.int64)[:, None] * F + columns[None, :], mask=inside, other=0.0
+    )
+    result = tl.sum(rows * weights[:, None], 0) * tl.where(total == 0, 0.0, 1.0 / total)
+    places = out + head * out_head + query * out_row + columns
+    tl.store(places, result.to(out.dtype.element_ty), mask=columns < F)
+    tl.store(logs + place, tl.where(total == 0, float("-inf"), shift + tl.log(total)))
 
 
 @triton.jit

@@ -174,11 +174,13 @@ class Problem:
             "PACKED_KEYS": packing is not None and packing.keys is not None,
             "USED": used is not None,
             "PAGE": 0 if pages is None else self.key.shape[2],
+            "PARTS": False,
         }
         arguments = (
             self.query if used is None else used,
             self.query if pages is None else pages,
             0 if pages is None else pages.stride(0),
+            0,
         )
         return arguments, constants
 
@@ -233,10 +235,11 @@ def forward(
         (-inf where no key is allowed, whose results are 0); the seed.
     """
     heads, groups = query.shape[1], key.shape[1]
-    if query.shape[2] == 1 and heads > groups and mask is None and dropout == 0 and not causal:
+    same = mask is None or mask.dim() < 3 or mask.shape[-3] == 1  # for all heads
+    if query.shape[2] == 1 and heads > groups and same and dropout == 0 and not causal:
         # One query of each head, as in decoding: heads that share keys are one block of queries and read them once.
         packed = query.reshape(query.shape[0], groups, heads // groups, query.shape[3])
-        rows, logs, seed = forward(packed, key, value, None, 0.0, False, scale)
+        rows, logs, seed = forward(packed, key, value, mask, 0.0, False, scale)
         return _like(query, value.shape[3]).copy_(rows.reshape(*query.shape[:3], -1)), logs.view(query.shape[:3]), seed
     p = Problem(query, key, value, mask, dropout, CAUSAL if causal else ALL)
     out = _like(query, p.width)
@@ -268,6 +271,11 @@ def attend(p: Problem, out: Tensor, logs: Tensor, places: Places, dropout: float
         seed = _seed(out.device) if dropout > 0 else 0
         blocks = p.blocks(backward=False)
         grid = (-(-p.queries // blocks.queries), p.heads, p.batches)
+        if operands is not None and (parts := _parts(p, blocks, math.prod(grid))) > 1:
+            _attend_by_parts(p, into, logs, scale, blocks, parts)
+            if into is not out:
+                out.copy_(into)
+            return 0
         arguments, constants = p.keys_elsewhere()
         with _current(out.device):
             kernels.attend[grid](
@@ -280,6 +288,52 @@ def attend(p: Problem, out: Tensor, logs: Tensor, places: Places, dropout: float
     if into is not out:
         out.copy_(into)
     return seed
+
+
+@functools.lru_cache(maxsize=64)
+def _room(device: torch.device) -> int:
+    """How many work-groups of attention a device had better be given, at least."""
+    properties = torch.xpu.get_device_properties(device)
+    return properties.max_compute_units if properties.type == "cpu" else 2 * properties.gpu_subslice_count
+
+
+MOST_PARTS = 64
+
+
+def _parts(p: Problem, blocks: Blocks, groups: int) -> int:
+    """Into how many parts to cut the keys of so few queries that they leave most of the device idle.
+
+    As flash-decoding does (Dao et al., 2023). Each part has two blocks of keys or more.
+    """
+    if p.batches != 1 or p.window != ALL or p.keys < 4 * blocks.keys:
+        return 1
+    return min(_room(p.query.device) // groups, p.keys // (2 * blocks.keys), MOST_PARTS)
+
+
+def _attend_by_parts(p: Problem, out: Tensor, logs: Tensor, scale: float | None, blocks: Blocks, parts: int) -> None:
+    from anyxpu.ops import attention_kernels as kernels  # Triton, which `import torch` does without
+
+    part = -(-p.keys // (parts * blocks.keys)) * blocks.keys
+    parts = -(-p.keys // part)
+    whole = torch.empty(parts, p.heads, p.queries, p.width, dtype=torch.float32, device=out.device)
+    sums = torch.empty(parts, p.heads, p.queries, dtype=torch.float32, device=out.device)
+    _, k_head, k_row = _three(p.key)
+    _, v_head, v_row = _three(p.value)
+    _, bias_head, bias_query, bias_key = p.bias_strides()
+    (used, pages, page_row, _), constants = p.keys_elsewhere()
+    with _current(out.device):
+        kernels.attend[(-(-p.queries // blocks.queries), p.heads, parts)](
+            p.query, p.key, p.value, p.bias(), whole, sums,
+            0, *_three(p.query)[1:], part * k_row, k_head, k_row, part * v_row, v_head, v_row, *_three(whole),
+            part * bias_key, bias_head, bias_query, bias_key,
+            _scale(p, scale) * LOG2E, 0.0, 0, p.queries, p.keys, *p.offsets(), used, pages, page_row, part,
+            *_apart(sums), *p.window.bounds(), **p.constants, **constants | {"PARTS": True},
+            BM=blocks.queries, BN=blocks.keys, WIDE=blocks.wide, num_warps=blocks.warps,
+        )  # fmt: skip
+        kernels.join[(p.queries, p.heads)](
+            whole, sums, out, logs, *_three(out)[1:], parts, F=p.width, FP=p.constants["FP"],
+            PP=1 << (parts - 1).bit_length(), num_warps=1,
+        )  # fmt: skip
 
 
 def backward(
