@@ -373,7 +373,8 @@ TABLE: tuple[Patch, ...] = (
         ("op_implementations_dict",),
         "anyxpu.inductor.gradients:like_weights",
         "a weight's gradient is predicted in the layout of the activations, and copied into the weight's in every step",
-        "training of convolutions cannot be compiled where activations are channels-last and weights are not",
+        "every step copies the gradients of convolutions' weights, where activations alone are channels-last",
+        otherwise="anyxpu.inductor.gradients:as_predicted",
     ),
     Patch(
         "weight-gradients-order",

@@ -256,6 +256,56 @@ def test_dynamo_leaves_the_frames_of_operators_alone():
     assert traced and not [line for line in traced if "/anyxpu/" in line], traced
 
 
+@pytest.mark.parametrize("cell", [2, 3])
+def test_the_layer_reads_nothing_beyond_its_operands(cell):
+    gates = 4 if cell == 2 else 3
+    shapes = [(4, 2, 7), (gates * 12, 7), (gates * 12, 12), (gates * 12,), (gates * 12,), (2, 12), (2, 12)]
+    fits = [torch.zeros(s, device=DEVICE) for s in shapes]
+    tail = (False, [], cell, 12, 1, True, False, False, True)
+    layer, back = torch.ops.aten.mkldnn_rnn_layer, torch.ops.aten.mkldnn_rnn_layer_backward
+    made = layer(*fits, *tail)
+    for i in range(7 if cell == 2 else 6):
+        for wrong in (fits[i][..., :-1], fits[i].half(), fits[i].cpu()):
+            with pytest.raises(RuntimeError, match=r"must be|Expected all tensors|same device"):
+                layer(*fits[:i], wrong, *fits[i + 1 :], *tail)
+    with pytest.raises(RuntimeError, match="of one length"):
+        layer(*fits, False, [2, 2, 1, 1], *tail[2:])
+    rest = (False, cell, 12, 1, True, True, False, [], False)
+    none = [None] * 3
+    back(*fits, *made[:3], *none, *rest, made[3])
+    for output, gradient, workspace, words in (
+        (made[0][:3], None, made[3], "output is"),
+        (made[0], made[0][:3], made[3], "its gradient is"),
+        (made[0], None, made[3][1:], "workspace has"),
+    ):
+        with pytest.raises(RuntimeError, match=words):
+            back(*fits, output, *made[1:3], gradient, None, None, *rest, workspace)
+
+
+def test_states_and_weights_of_other_sizes_are_refused():
+    # Of as many rows as there are steps, and of inputs that the weights do not have.
+    ours, _ = networks("GRU", num_layers=2)
+    weights = list(ours.parameters())
+    for source, hx in (((3, 5, 7), (2, 3, 12)), ((3, 5, 6), (2, 5, 12)), ((3, 5, 7), (2, 5, 11))):
+        with pytest.raises(RuntimeError), torch.no_grad():
+            torch.gru(
+                torch.zeros(source, device=DEVICE), torch.zeros(hx, device=DEVICE), weights, True, 2, 0.0, False, False,
+                False,
+            )  # fmt: skip
+
+
+def test_second_derivatives_of_one_tensor_that_is_two_operands():
+    found = []
+    source, weight = torch.randn(4, 2, 12), torch.randn(36, 12).mul(0.2)
+    for device, dtype in ((DEVICE, torch.float32), ("cpu", torch.float64)):
+        x, w = (t.detach().to(device, dtype).requires_grad_() for t in (source, weight))
+        hx = torch.zeros(1, 2, 12, device=device, dtype=dtype)
+        out = torch.gru(x, hx, [w, w], False, 1, 0.0, False, False, False)[0]
+        (by,) = torch.autograd.grad(out.square().sum(), w, create_graph=True)
+        found.append((by, *torch.autograd.grad(by.square().sum(), (x, w))))
+    close(found[0], found[1], torch.float32)
+
+
 def test_the_layer_of_other_dtypes_says_what_computes_it():
     leaves = [torch.zeros(s, dtype=torch.float64, device=DEVICE) for s in ((4, 2, 7), (36, 7), (36, 12), (36,), (36,))]
     states = [torch.zeros(2, 12, dtype=torch.float64, device=DEVICE)] * 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from types import ModuleType
 
 ROOMS = ("drivers", "onednn", "ops", "runtime", "shim", "triton")
@@ -18,4 +19,4 @@ def leave_operators(module: ModuleType) -> None:
     for room in ROOMS:
         name = f"anyxpu.{room}"
         module.add(name)
-        module.BUILTIN_INLINE_WHEN_CALLED.add(module._module_dir(__import__(name, fromlist=["__path__"])))
+        module.BUILTIN_INLINE_WHEN_CALLED.add(module._module_dir(importlib.import_module(name)))

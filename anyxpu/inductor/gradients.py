@@ -27,6 +27,13 @@ def like_weights(module: ModuleType) -> None:
     module.op_implementations_dict[operator] = predict
 
 
+def as_predicted(module: ModuleType) -> None:
+    """Make weights' gradients in the layout that torch predicts, where :func:`like_weights` cannot be made."""
+    from anyxpu.onednn import convolution
+
+    convolution.gradients_as_predicted = True
+
+
 def activations_as_they_are(module: ModuleType) -> None:
     """Have ``torch._inductor.kernel.conv`` leave activations in the layout that they have, whatever the weight's is.
 

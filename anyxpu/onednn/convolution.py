@@ -42,6 +42,9 @@ CACHE: SignatureCache[Any] = SignatureCache(capacity=1024)
 _fp32_precision = torch._C._get_fp32_precision_getter
 _deterministic = torch._C._get_deterministic_algorithms
 
+gradients_as_predicted = False
+"""Set where torch cannot be had to predict :func:`gradient_format`: compiled graphs rely on what it predicts."""
+
 # Directions of the work, and of each: the operands read, and the one to three results.
 FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS = "forward", "backward_data", "backward_weights"
 
@@ -385,7 +388,9 @@ def gradient_format(source: Tensor, weight: Tensor) -> torch.memory_format:
     torch predicts the result's (:func:`anyxpu.inductor.gradients.like_weights` has it predict this). Autograd copies a
     parameter's gradient into the parameter's layout: that copy of every weight in every step is saved.
     """
-    return torch.contiguous_format if weight.is_contiguous() else result_format(source, weight)
+    if weight.is_contiguous() and not gradients_as_predicted:
+        return torch.contiguous_format
+    return result_format(source, weight)
 
 
 def readable(tensor: Tensor) -> Tensor:

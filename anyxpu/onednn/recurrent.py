@@ -4,12 +4,13 @@ torch's wheels have these operators for the CPU, and for LSTM alone; here they t
 Weights and biases come as torch has them: all gates in one matrix, a bias of the input and one of the state. oneDNN
 wants them in an order and a layout of its own, and one bias.
 
-As in matmul, ``NotImplemented`` is returned for a call that oneDNN does not serve, and why is kept.
+What oneDNN does not serve is refused here, and why is kept; :mod:`anyxpu.ops.recurrent` asks :func:`plan` first, and
+computes it otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from anyxpu.onednn import capi, engine
 from anyxpu.onednn.capi import Algorithm, Arg, Direction, Prop
-from anyxpu.onednn.fallbacks import FLOAT32, HOST, Declined, Fallback, count, named
+from anyxpu.onednn.fallbacks import COMPOSED, FLOAT32, Declined, Fallback, count, named
 from anyxpu.onednn.matmul import SIXTEEN_BITS, contiguous_strides
 from anyxpu.onednn.primitive import (
     Attributes,
@@ -202,6 +203,7 @@ class _Backward:
         home = engine.engine(problem.device.index)
         gradients = [_GRADIENT[arg] for arg in self.shapes]
         self.primitive = Executable(home, description, (*self.shapes, Arg.WORKSPACE, *gradients))
+        self.workspace_bytes = self.primitive.layout(Arg.WORKSPACE).nbytes
         self.weights = [_Weight(problem, self.shapes[arg], self.primitive.layout(arg)) for arg in _WEIGHTS]
         self.bias = _Bias(problem)
         self.after = {}
@@ -344,7 +346,7 @@ def _plan(problem: Problem) -> Any:
             return _Plan(_Forward(problem, forward), None if backward is None else _Backward(problem, backward, wide))
         except capi.Unavailable as error:
             why = error
-    fallback = named("rnn", operands, problem.device, why, FLOAT32 if narrow else HOST)
+    fallback = named("rnn", operands, problem.device, why, FLOAT32 if narrow else COMPOSED)
     return _Widened(fallback) if narrow else Declined(fallback)
 
 
@@ -359,11 +361,11 @@ def plan(source: Tensor, hx: Tensor, cell: Cell, backwards: bool, trained: bool)
     """
     operands = f"{cell.name} of {str(source.dtype).removeprefix('torch.')} on {source.device}"
     if source.dtype not in DTYPES:
-        return Declined(Fallback("rnn", operands, "recurrent layers of this dtype are not asked of oneDNN"))
+        return Declined(Fallback("rnn", operands, "recurrent layers of this dtype are not asked of oneDNN", COMPOSED))
     if not engine.available():
-        return Declined(Fallback("rnn", operands, "the driver's queues are not SYCL's"))
+        return Declined(Fallback("rnn", operands, "the driver's queues are not SYCL's", COMPOSED))
     if 0 in source.shape or not hx.numel():
-        return Declined(Fallback("rnn", operands, "an operand has no elements"))
+        return Declined(Fallback("rnn", operands, "an operand has no elements", COMPOSED))
     steps, batch, inputs = source.shape
     attributes = Attributes(math_mode=_math_mode(source.dtype), deterministic=_deterministic())
     sizes = steps, batch, inputs, hx.shape[-1]
@@ -407,13 +409,17 @@ def forward(
 
     Returns:
         The states of all steps, (steps, batch, hidden); the last ones, of hx's and cx's shapes (without meaning, but
-        for LSTM); what :func:`backward` needs besides. ``NotImplemented`` where oneDNN does not serve the call.
+        for LSTM); what :func:`backward` needs besides.
+
+    Raises:
+        RuntimeError: the operands do not fit together, or oneDNN has no such layer on this device.
     """
     cell = Cell(mode)
+    weights = _weights(of_input, of_state, bias, bias_too, has_biases)
+    _check(cell, source, weights, {"hx": hx, "cx": cx}, batch_sizes)
     found = plan(source, hx, cell, reverse, train)
     if isinstance(found, Declined):
-        return _declined(cell, found)
-    weights = _weights(cell, of_input, of_state, bias, bias_too, has_biases)
+        raise _refused(found)
     if isinstance(found, _Widened):
         count(found.fallback)
         tail = (hidden_size, num_layers, True, bidirectional, batch_first, train)
@@ -459,13 +465,15 @@ def backward(
             arguments as it had and returned them.
 
     Returns:
-        Seven tensors; None for the biases of a layer without, and for cx but of LSTM. ``NotImplemented`` as there.
+        Seven tensors; None for the biases of a layer without, and for cx but of LSTM.
     """
     cell = Cell(mode)
+    weights = _weights(of_input, of_state, bias, bias_too, has_biases)
+    states = {"hx": hx, "cx": cx, "hy": hy, "cy": cy, "the gradient of hy": by_hy, "the gradient of cy": by_cy}
+    _check(cell, source, weights, states, batch_sizes, {"output": output, "its gradient": by_output})
     found = plan(source, hx, cell, reverse, True)
     if isinstance(found, Declined):
-        return _declined(cell, found)
-    weights = _weights(cell, of_input, of_state, bias, bias_too, has_biases)
+        raise _refused(found)
     if isinstance(found, _Widened):
         wide: Any = [t.float() for t in (source, *weights, hx, cx, output, hy, cy)]
         grads = (None if t is None else t.float() for t in (by_output, by_hy, by_cy))
@@ -477,6 +485,8 @@ def backward(
     if not workspace.numel():  # forward was told that nothing would be asked of it
         *made, workspace = found.forward.run(source, hx, cx, weights)
         output, hy, cy = made if cell == Cell.LSTM else (*made, cy)
+    if workspace.numel() != (room := found.backward.workspace_bytes) or workspace.device != source.device:
+        raise RuntimeError(f"mkldnn_rnn_layer: the workspace has {workspace.numel()} bytes, forward makes {room}")
     given = {Arg.SRC: source, Arg.SRC_ITER: hx, Arg.SRC_ITER_C: cx}
     given |= {Arg.DST: output.contiguous(), Arg.DST_ITER: hy.contiguous(), Arg.DST_ITER_C: cy.contiguous()}
     pairs = ((Arg.DST, by_output, output), (Arg.DST_ITER, by_hy, hy), (Arg.DST_ITER_C, by_cy, cy))
@@ -488,18 +498,54 @@ def backward(
     return by_source, made[Arg.WEIGHTS], made[Arg.WEIGHTS_ITER], *biases, by_hx, by_cx
 
 
-def _declined(cell: Cell, found: Declined) -> Any:
-    """The host has this operator of LSTM alone."""
-    if cell != Cell.LSTM:
-        reason = f"{found.fallback.operands}: {found.fallback.reason}"
-        raise RuntimeError(f"mkldnn_rnn_layer has no kernel for {reason}; torch.gru and torch.rnn_tanh compute it")
-    return found.run()
+def _refused(found: Declined) -> RuntimeError:
+    count(found.fallback)
+    why = f"{found.fallback.operands}: {found.fallback.reason}"
+    return RuntimeError(
+        f"mkldnn_rnn_layer has no kernel for {why}; torch.lstm, torch.gru and torch.rnn_tanh compute it"
+    )
 
 
-def _weights(
-    cell: Cell, of_input: Tensor, of_state: Tensor, bias: Tensor, bias_too: Tensor, biased: bool
-) -> list[Tensor]:
+def _weights(of_input: Tensor, of_state: Tensor, bias: Tensor, bias_too: Tensor, biased: bool) -> list[Tensor]:
     """Dense, and with biases: oneDNN has no layer without."""
     if not biased:
         bias = bias_too = torch.zeros(of_input.shape[0], dtype=of_input.dtype, device=of_input.device)
     return [t.contiguous() for t in (of_input, of_state, bias, bias_too)]
+
+
+def _check(
+    cell: Cell,
+    source: Tensor,
+    weights: Sequence[Tensor],
+    states: Mapping[str, Tensor | None],
+    batch_sizes: Sequence[int],
+    outputs: Mapping[str, Tensor | None] | None = None,
+) -> None:
+    """That a primitive reads and writes nothing beyond the operands.
+
+    Raises:
+        RuntimeError: one of them does not fit, which is named.
+    """
+    if len(batch_sizes) or source.dim() != 3:
+        raise RuntimeError("mkldnn_rnn_layer on xpu takes sequences of one length, (steps, batch, inputs)")
+    hidden, (steps, batch, inputs) = weights[1].shape[-1], source.shape
+    rows = cell.gates * hidden
+    names = ("the weight of the input", "the weight of the state", "the first bias", "the second bias")
+    wanted: list[tuple[str, Tensor | None, tuple[int, ...]]]
+    wanted = list(zip(names, weights, ((rows, inputs), (rows, hidden), (rows,), (rows,)), strict=True))
+    # But for LSTM there are no cells, and what is given for them is not read.
+    lstm = cell == Cell.LSTM
+    wanted += [(name, t, (batch, hidden)) for name, t in states.items() if lstm or name in _OF_ALL_CELLS]
+    wanted += [(name, t, (steps, batch, hidden)) for name, t in (outputs or {}).items()]
+    for name, t, shape in wanted:
+        if t is None:
+            continue
+        fits = t.shape == shape or (name in states and t.shape == (1, *shape))
+        if not fits or t.dtype != source.dtype or t.device != source.device:
+            raise RuntimeError(
+                f"mkldnn_rnn_layer: {name} is {tuple(t.shape)} of {t.dtype} on {t.device}; for this {cell.name} of "
+                f"{tuple(source.shape)} it must be {shape} of {source.dtype} on {source.device}"
+            )
+
+
+_OF_ALL_CELLS = ("hx", "hy", "the gradient of hy")

@@ -292,7 +292,10 @@ def attend(p: Problem, out: Tensor, logs: Tensor, places: Places, dropout: float
 
 @functools.lru_cache(maxsize=64)
 def _room(device: torch.device) -> int:
-    """How many work-groups of attention a device had better be given, at least."""
+    """How many work-groups of attention a device had better be given, at least.
+
+    Two a sub-slice is a guess that keeps some of its threads busy: no GPU has timed it.
+    """
     properties = torch.xpu.get_device_properties(device)
     return properties.max_compute_units if properties.type == "cpu" else 2 * properties.gpu_subslice_count
 

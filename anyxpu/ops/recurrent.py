@@ -57,9 +57,9 @@ def _layered(
             (source,), states, params = operands
             return _layered(cell, source, states, params, *rest, batch_first)
     directions, each = 2 if bidirectional else 1, 4 if has_biases else 2
-    if not _takes(cell, source, states, params, num_layers * directions, each):
+    rows = source.transpose(0, 1) if batch_first and source.dim() == 3 else source
+    if not _takes(cell, rows, states, params, num_layers, directions, each):
         return _composed(cell, source, states, params, *rest, batch_first)
-    rows = source.transpose(0, 1) if batch_first else source
     last: list[tuple[Tensor, ...]] = []
     for layer in range(num_layers):
         made = []
@@ -81,30 +81,36 @@ def _cast(t: Tensor, dtype: torch.dtype) -> Tensor:
     return t.to(dtype) if t.is_floating_point() and t.dtype != torch.float64 else t
 
 
-def _takes(cell: Cell, source: Tensor, states: States, params: Sequence[Tensor], layers: int, each: int) -> bool:
-    """Whether oneDNN's layers may be asked; composites say what is wrong with what does not fit."""
-    hx = states[0]
-    if source.dtype not in DTYPES or source.dim() != 3 or hx.dim() != 3 or len(params) != layers * each:
+def _takes(
+    cell: Cell, rows: Tensor, states: States, params: Sequence[Tensor], layers: int, directions: int, each: int
+) -> bool:
+    """Whether oneDNN's layers may be asked; composites say what is wrong with what does not fit.
+
+    Args:
+        rows: (steps, batch, inputs).
+        each: weights and biases of a layer in one direction.
+    """
+    hx, count = states[0], layers * directions
+    if rows.dtype not in DTYPES or rows.dim() != 3 or hx.dim() != 3 or len(params) != count * each:
         return False
-    everything = (source, *states, *params)
-    if any(t.dtype != source.dtype or t.device != source.device or t.layout != torch.strided for t in everything):
+    everything = (rows, *states, *params)
+    if any(t.dtype != rows.dtype or t.device != rows.device or t.layout != torch.strided for t in everything):
         return False
     if any(torch._C._functorch.maybe_get_level(t) != -1 for t in everything):
         return False
     if torch.autograd.forward_ad._current_level >= 0:
         return False
-    gates, hidden = cell.gates * hx.shape[2], hx.shape[2]
-    if any(state.shape != (layers, hx.shape[1], hidden) for state in states) or not source.numel() or not hidden:
+    hidden = hx.shape[2]
+    gates = cell.gates * hidden
+    if any(state.shape != (count, rows.shape[1], hidden) for state in states) or not rows.numel() or not hidden:
         return False
-    for i in range(0, len(params), each):
-        of_input, of_state, *biases = params[i : i + each]
-        if of_input.dim() != 2 or of_input.shape[0] != gates or of_state.shape != (gates, hidden):
+    for i in range(count):
+        width = rows.shape[2] if i < directions else hidden * directions
+        shapes = ((gates, width), (gates, hidden), (gates,), (gates,))[:each]
+        if any(t.shape != shape for t, shape in zip(params[i * each : (i + 1) * each], shapes, strict=True)):
             return False
-        if any(bias.shape != (gates,) for bias in biases):
-            return False
-    if _traced(source) and (torch.is_grad_enabled() or not engine.available()):
-        return False  # a graph with gradients takes them of what it sees
-    return hx.shape[1] in source.shape[:2]
+    # A graph with gradients takes them of what it sees.
+    return not _traced(rows) or (not torch.is_grad_enabled() and engine.available())
 
 
 def _traced(t: Tensor) -> bool:
@@ -171,15 +177,17 @@ def _again(
     ctx: Any, rows: Tensor, states: States, weights: Sequence[Tensor], gradients: Sequence[Tensor | None]
 ) -> list[Tensor | None]:
     """The gradients as something that has gradients: through the composite, computed once more."""
-    wanted = [t for t in (rows, *states, *weights) if t.requires_grad]
+    # Of each operand an alias: one tensor may be two of them, and each has a gradient of its own.
+    rows, *read = (t.view_as(t) for t in (rows, *states, *weights))
+    states, weights = read[: len(states)], read[len(states) :]
     made = _composed_layer(ctx.cell, rows, states, weights, ctx.backwards)
     pairs = [(t, g) for t, g in zip(made, gradients, strict=False) if g is not None]
-    found = torch.autograd.grad(
-        [t for t, _ in pairs], wanted, [g for _, g in pairs], create_graph=True, allow_unused=True
+    wanted = [t for t in (rows, *read) if t.requires_grad]
+    found = iter(
+        torch.autograd.grad([t for t, _ in pairs], wanted, [g for _, g in pairs], create_graph=True, allow_unused=True)
     )
-    by = dict(zip(map(id, wanted), found, strict=True))
-    cx = states[1] if len(states) == 2 else None
-    return [None if t is None else by.get(id(t)) for t in (rows, states[0], cx, *weights)]
+    by_rows, *by = (next(found) if t.requires_grad else None for t in (rows, *read))
+    return [by_rows, by[0], by[1] if len(states) == 2 else None, *by[len(states) :]]
 
 
 def _composed_layer(
