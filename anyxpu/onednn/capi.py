@@ -58,6 +58,11 @@ class Arg(IntEnum):
     BIAS = 41
     WORKSPACE = 64
     SCRATCHPAD = 80
+    SRC_SCALE = 1 << 12 | 1
+    WEIGHTS_SCALE = 1 << 12 | 33
+    DST_SCALE = 1 << 12 | 17
+    SRC_ZERO_POINT = 1 << 13 | 1
+    DST_ZERO_POINT = 1 << 13 | 17
     FIRST_POST_OP = 1 << 15 | 2  # the second operand of what comes first after the primitive's own work
     DIFF_SRC = 129
     DIFF_SRC_ITER = 130
@@ -122,8 +127,12 @@ DATA_TYPES: dict[torch.dtype, int] = {
     torch.float16: 1,
     torch.bfloat16: 2,
     torch.float32: 3,
+    torch.int32: 4,
+    torch.int8: 5,
     torch.uint8: 6,
     torch.float64: 7,
+    torch.float8_e5m2: 9,
+    torch.float8_e4m3fn: 10,
 }
 
 # torch's names of the precision a float32 product may be computed in -> dnnl_fpmath_mode_t. "none" means nobody chose.
@@ -202,6 +211,8 @@ _QUICK: dict[str, tuple[Any, ...]] = {
     "dnnl_primitive_attr_set_fpmath_mode": (_handle, c_int),
     "dnnl_primitive_attr_set_deterministic": (_handle, c_int),
     "dnnl_primitive_attr_set_post_ops": (_handle, _handle),
+    "dnnl_primitive_attr_set_scales_mask": (_handle, c_int, c_int),
+    "dnnl_primitive_attr_set_zero_points_mask": (_handle, c_int, c_int),
     "dnnl_post_ops_create": (_out,),
     "dnnl_post_ops_destroy": (_handle,),
     "dnnl_post_ops_append_eltwise": (_handle, c_int, c_float, c_float),

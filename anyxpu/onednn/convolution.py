@@ -135,12 +135,12 @@ class Problem:
 
     def dense_strides(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Of a fresh tensor in the layout of this problem."""
-        return _channels_last_strides(shape) if self.channels_last else contiguous_strides(shape)
+        return channels_last_strides(shape) if self.channels_last else contiguous_strides(shape)
 
     def gradient_strides(self, arg: Arg, shape: Sequence[int]) -> tuple[int, ...]:
         """Of a fresh gradient."""
         last = self.weight_last if arg == Arg.DIFF_WEIGHTS else self.channels_last and len(shape) > 1
-        return _channels_last_strides(shape) if last else contiguous_strides(shape)
+        return channels_last_strides(shape) if last else contiguous_strides(shape)
 
     def weight_operand(self, strides: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Shape and strides of a torch weight as oneDNN reads it: ``[groups,] out, in, *kernel``.
@@ -157,7 +157,8 @@ class Problem:
         return (*shape, *self.weight[2:]), (*steps, *strides[2:])
 
 
-def _channels_last_strides(shape: Sequence[int]) -> tuple[int, ...]:
+def channels_last_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Of a fresh tensor ``(batch, channels, *spatial)`` in that layout."""
     batch, channels, *spatial = shape
     permuted = contiguous_strides((batch, *spatial, channels))
     return (permuted[0], permuted[-1], *permuted[1:-1])

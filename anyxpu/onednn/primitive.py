@@ -13,8 +13,9 @@ import hashlib
 import math
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -93,6 +94,10 @@ class Attributes:
         binary: an operator between what these make and another operand, :attr:`Arg.FIRST_POST_OP`, as (algorithm,
             that operand's shape, strides, dtype); None for none. Not together with ``alpha`` or ``beta``.
         eltwise: a function applied to what these make, as (algorithm, its alpha, its beta); None for none.
+        zero_point: of the destination's old value, taken from it before ``beta``.
+        scales: operands that are quantized, each with the mask of the dimensions along which its scale changes. The
+            scales are operands of their own (:attr:`Arg.SRC_SCALE` and the like).
+        zero_points: the same of their zero points.
     """
 
     alpha: float = 1.0
@@ -101,6 +106,9 @@ class Attributes:
     deterministic: bool = False
     binary: tuple[Algorithm, tuple[int, ...], tuple[int, ...], torch.dtype] | None = None
     eltwise: tuple[Algorithm, float, float] | None = None
+    zero_point: int = 0
+    scales: tuple[tuple[Arg, int], ...] = ()
+    zero_points: tuple[tuple[Arg, int], ...] = ()
 
     def create(self, what: str) -> int:
         """A new dnnl_primitive_attr_t with the scratchpad left to the caller."""
@@ -111,13 +119,17 @@ class Attributes:
             capi.call("primitive_attr_set_fpmath_mode", attributes, mode, what=what)
         if self.deterministic:
             capi.call("primitive_attr_set_deterministic", attributes, 1, what=what)
+        for arg, mask in self.scales:
+            capi.call("primitive_attr_set_scales_mask", attributes, arg, mask, what=what)
+        for arg, mask in self.zero_points:
+            capi.call("primitive_attr_set_zero_points_mask", attributes, arg, mask, what=what)
         post_ops = capi.create("post_ops_create", what=what)
         try:
             if self.alpha != 1.0:
                 linear = Algorithm.ELTWISE_LINEAR
                 capi.call("post_ops_append_eltwise", post_ops, linear, self.alpha, 0.0, what=what)
             if self.beta != 0.0:
-                capi.call("post_ops_append_sum", post_ops, self.beta, 0, 0, what=what)
+                capi.call("post_ops_append_sum", post_ops, self.beta, self.zero_point, 0, what=what)
             if self.binary is not None:
                 algorithm, shape, strides, dtype = self.binary
                 operand = MemoryDesc.plain(shape, dtype, strides)
@@ -166,6 +178,7 @@ class Executable:
         engine: where it runs.
         description: the chosen primitive.
         operands: its arguments, in the order :meth:`run` takes their addresses.
+        factors: scales and zero points, which come after those, with their layouts.
     """
 
     __slots__ = (
@@ -181,7 +194,13 @@ class Executable:
         "what",
     )
 
-    def __init__(self, engine: Engine, description: PrimitiveDesc, operands: Sequence[Arg]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        description: PrimitiveDesc,
+        operands: Sequence[Arg],
+        factors: Mapping[Arg, MemoryDesc] = MappingProxyType({}),
+    ) -> None:
         self.what = description.what
         self.implementation = description.implementation()
         self._engine = engine.handle
@@ -194,6 +213,10 @@ class Executable:
         largest = sorted(float(layout.nbytes) for layout in self._layouts.values())[-3:]
         self.operations = max(1, int(math.sqrt(math.prod(largest))))
         args = [int(arg) for arg in operands]
+        for arg, layout in factors.items():
+            self._layouts[arg] = layout
+            self._descriptors.append(layout.handle)
+            args.append(int(arg))
         if self.scratch_bytes:
             self._layouts[Arg.SCRATCHPAD] = scratchpad
             self._descriptors.append(scratchpad.handle)

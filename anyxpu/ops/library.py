@@ -44,13 +44,33 @@ FUSED: dict[str, str] = {
     "_linear_pointwise.binary": "linear.linear_pointwise_binary",
 }
 
+# Those of 8-bit numbers, which Inductor makes of quantized models, under ``onednn::``.
+QUANTIZED: dict[str, str] = {
+    "qlinear_prepack": "quantized.qlinear_prepack",
+    **dict.fromkeys(("qlinear_pointwise", "qlinear_pointwise.tensor"), "quantized.qlinear_pointwise"),
+    **dict.fromkeys(
+        ("qlinear_pointwise.binary", "qlinear_pointwise.binary_tensor"), "quantized.qlinear_pointwise_binary"
+    ),
+    "qconv_prepack": "quantized.qconv_prepack",
+    **dict.fromkeys(
+        ("qconv_pointwise", "qconv_pointwise.tensor", "qconv2d_pointwise", "qconv2d_pointwise.tensor"),
+        "quantized.qconv_pointwise",
+    ),
+    **dict.fromkeys(("qconv1d_pointwise", "qconv3d_pointwise"), "quantized.qconv_pointwise"),
+    **dict.fromkeys(
+        ("qconv2d_pointwise.binary", "qconv2d_pointwise.binary_tensor"), "quantized.qconv2d_pointwise_binary"
+    ),
+}
+
 
 def register() -> None:
-    """Put every operator of the two tables on dispatch key XPU. Loads neither oneDNN nor a driver."""
+    """Put every operator of the three tables on dispatch key XPU. Loads neither oneDNN nor a driver."""
     serve.register({name: f"anyxpu.onednn.{function}" for name, function in TABLE.items()}, "library", _decline)
     if torch.backends.mkldnn.is_available():  # a torch without it has no such operators
         fused = {name: f"anyxpu.onednn.{function}" for name, function in FUSED.items()}
         serve.register(fused, "library", namespace="mkldnn")
+        quantized = {name: f"anyxpu.onednn.{function}" for name, function in QUANTIZED.items()}
+        serve.register(quantized, "library", namespace="onednn")
         _give_shapes()
 
 
