@@ -79,9 +79,17 @@ def _scores(
     CAUSAL: tl.constexpr,
     LEFT: tl.constexpr,
     MASKED: tl.constexpr,
+    FEW: tl.constexpr = False,
 ):
-    """``left · right`` to the base of 2, masked; ``queries`` and ``keys`` are their indices, as they broadcast."""
-    scores = tl.dot(left, right, input_precision="ieee") * scale
+    """``left · right`` to the base of 2, masked; ``queries`` and ``keys`` are their indices, as they broadcast.
+
+    Of FEW, ``right`` is the transpose of what a product takes: its sums are written out, so that it is not padded to
+    the columns of a product's tile.
+    """
+    if FEW:
+        scores = tl.sum(left[:, None, :].to(tl.float32) * right[None, :, :].to(tl.float32), 2) * scale
+    else:
+        scores = tl.dot(left, right, input_precision="ieee") * scale
     if BIAS != "none":
         places = bias + queries.to(tl.int64) * bias_query + keys.to(tl.int64) * bias_key
         added = tl.load(places, mask=(queries < L) & (keys < S), other=0)
@@ -144,6 +152,7 @@ def _forward_block(
     PAGE: tl.constexpr,
     MASKED: tl.constexpr,
     WIDE: tl.constexpr,
+    FEW: tl.constexpr,
 ):
     keys = start + tl.arange(0, BN)
     if PAGE:
@@ -152,7 +161,7 @@ def _forward_block(
         left = _rows(k, keys, k_row, S, tl.arange(0, EP), E, MASKED, WIDE)
     scores = _scores(
         left, turned, queries[None, :], keys[:, None], bias, bias_query, bias_key, scale, L, S, low, reach, BIAS,
-        CAUSAL, LEFT, MASKED,
+        CAUSAL, LEFT, MASKED, FEW,
     )  # fmt: skip
     new = tl.maximum(top, tl.max(scores, 0))
     shift = tl.where(new == float("-inf"), 0.0, new)  # of a query that nothing is allowed for yet
@@ -167,7 +176,10 @@ def _forward_block(
         values = _paged_rows(v, keys, v_row, S, tl.arange(0, FP), pages, v_page, F, PAGE, WIDE)
     else:
         values = _rows(v, keys, v_row, S, tl.arange(0, FP), F, MASKED, WIDE)
-    sums = tl.dot(tl.trans(weights).to(values.dtype), values, sums * shrunk[:, None], input_precision="ieee")
+    if FEW:
+        sums = sums * shrunk[:, None] + tl.sum(weights[:, :, None] * values[:, None, :].to(tl.float32), 0)
+    else:
+        sums = tl.dot(tl.trans(weights).to(values.dtype), values, sums * shrunk[:, None], input_precision="ieee")
     return new, total, sums
 
 
@@ -229,6 +241,7 @@ def attend(
     PARTS: tl.constexpr,
     DROPOUT: tl.constexpr,
     WIDE: tl.constexpr,
+    FEW: tl.constexpr,
 ):
     """A block of queries of one head: their results, and the logarithms of their sums.
 
@@ -250,7 +263,9 @@ def attend(
     low, reach = _view(L, S, left, right, ALIGNED)
     queries = block * BM + tl.arange(0, BM)
     q += batch * q_batch + head * q_head + first * q_row
-    turned = tl.trans(_rows(q, queries, q_row, L, tl.arange(0, EP), E, True, WIDE))
+    turned = _rows(q, queries, q_row, L, tl.arange(0, EP), E, True, WIDE)
+    if not FEW:
+        turned = tl.trans(turned)
     k_page, v_page = k_batch, v_batch
     if PAGE:
         pages += batch * page_row
@@ -276,13 +291,13 @@ def attend(
         top, total, sums = _forward_block(
             top, total, sums, start, turned, queries, row, k, v, bias, k_row, v_row, bias_query, bias_key, scale,
             dropout, seed, L, S, low, reach, most_queries, most_keys, pages, k_page, v_page, E, F, EP, FP, BN, BIAS,
-            CAUSAL, LEFT, DROPOUT, PAGE, False, WIDE,
+            CAUSAL, LEFT, DROPOUT, PAGE, False, WIDE, FEW,
         )  # fmt: skip
     for start in range(whole, end, BN):
         top, total, sums = _forward_block(
             top, total, sums, start, turned, queries, row, k, v, bias, k_row, v_row, bias_query, bias_key, scale,
             dropout, seed, L, S, low, reach, most_queries, most_keys, pages, k_page, v_page, E, F, EP, FP, BN, BIAS,
-            CAUSAL, LEFT, DROPOUT, PAGE, True, WIDE,
+            CAUSAL, LEFT, DROPOUT, PAGE, True, WIDE, FEW,
         )  # fmt: skip
     inside = queries < L
     seen = total != 0  # a sum that is NaN stays what it is
