@@ -209,3 +209,31 @@ def test_a_frozen_graph_takes_them_along_too():
         model.float().xpu()
         got, calls, _ = compiled(model, x.xpu())
     assert calls == (1, 0) and relative(got, want) < 1e-6
+
+
+class _Heads(nn.Module):
+    """Queries, keys and values of one operand, and their attention."""
+
+    def __init__(self, bias: bool) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(64, 64, bias) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = (part(x).view(2, 16, 4, 16).transpose(1, 2) for part in self.parts)
+        return F.scaled_dot_product_attention(*heads)
+
+
+@pytest.mark.parametrize("bias", (True, False), ids=("with biases", "without"))
+def test_a_frozen_graph_makes_queries_keys_and_values_by_one_product(bias):
+    model, x = _Heads(bias).eval(), torch.randn(2, 16, 64)
+    with torch.no_grad():
+        want = _Heads(bias).double()
+        want.load_state_dict(model.state_dict())
+        want = want(x.double())
+        alone, products = (model.xpu(), "addmm" if bias else "mm")
+        for frozen, many in ((False, 3), (True, 1)):
+            torch._dynamo.reset()
+            with torch._inductor.config.patch(freezing=frozen):
+                got, _, served = compiled(alone, x.xpu())
+            assert sum(ways["library"] for name, ways in served.items() if name.startswith(f"aten::{products}")) == many
+            assert relative(got, want) < BOUND[torch.float32]
