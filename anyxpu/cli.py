@@ -64,6 +64,9 @@ def demo(
             "--simulate", metavar="DEVICE", help="On a GPU that is not here: launched, not compared or timed."
         ),
     ] = None,
+    freezing: Annotated[
+        bool, typer.Option("--freezing", help="Inference alone, with weights folded and packed by both compilers.")
+    ] = False,
     device: Annotated[str, typer.Option("--device", hidden=True)] = "xpu",
 ) -> None:
     """Compile and run BERT, GPT-2, ResNet and ViT on xpu, compare with the CPU, and time all sides.
@@ -82,12 +85,14 @@ def demo(
     unknown = sorted(set(chosen or ()) - set(demo_job.names()))
     if unknown:
         raise typer.BadParameter(f"no model {', '.join(unknown)}; there are {', '.join(demo_job.names())}")
-    settings = demo_job.Settings(quick=quick, models=chosen, rounds=rounds, device=device)
+    settings = demo_job.Settings(quick=quick, models=chosen, rounds=rounds, device=device, freezing=freezing)
     if simulate is None:
         _finish(demo_job.run(settings), json_file)
         return
     if rounds is not None:
         raise typer.BadParameter("nothing is timed on a simulated GPU", param_hint="--rounds")
+    if freezing:
+        raise typer.BadParameter("not with --simulate, which tries training too", param_hint="--freezing")
     from anyxpu.demo import simulated
 
     try:

@@ -102,6 +102,16 @@ def test_weights_are_the_same_each_time():
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
+def test_frozen_rows_are_of_inference_alone(xpu):
+    needs("transformers")
+    from anyxpu import demo
+
+    frozen, all_ = (demo.plans(demo.Settings(freezing=freezing)) for freezing in (True, False))
+    assert frozen == [plan for plan in all_ if plan.mode == "inference"] != all_
+    with pytest.raises(SystemExit, match="resnet18 only trains"):
+        demo.run(demo.Settings(models=["resnet18"], freezing=True))
+
+
 @pytest.mark.slow
 @pytest.mark.not_simulated("it compares and times; test_a_simulated_row_end_to_end is its like")
 def test_a_training_row_end_to_end(tmp_path, run_python):

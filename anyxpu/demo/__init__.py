@@ -25,12 +25,14 @@ class Settings:
         models: names to run, in the demo's order; None means all (or the quick ones).
         rounds: timed rounds of each row; None leaves it to the demo.
         device: "xpu"; anything else only serves the demo's own development.
+        freezing: both compilers fold and pack weights (``torch._inductor.config.freezing``); inference alone.
     """
 
     quick: bool = False
     models: Sequence[str] | None = None
     rounds: int | None = None
     device: str = "xpu"
+    freezing: bool = False
 
 
 def names() -> list[str]:
@@ -56,6 +58,8 @@ def plans(settings: Settings) -> list[Plan]:
         if model.inference
         for dtype in (torch.float32, torch.bfloat16)
     ]
+    if settings.freezing:
+        return inference
     training = [Plan(model, "training", torch.float32, settings.device, rounds) for model in models if model.optimizer]
     return inference + training
 
@@ -67,6 +71,7 @@ def run(settings: Settings) -> Report:
         the report; its ``wrong`` names each row that missed its error bound, needed the host, or raised.
     """
     import torch
+    import torch._inductor.config
     from rich.console import Console
 
     from anyxpu.bench.report import Report
@@ -76,13 +81,20 @@ def run(settings: Settings) -> Report:
     if settings.device == "xpu" and not torch.xpu.is_available():
         raise SystemExit("torch.xpu is not available here; `anyxpu doctor` says why and what mends it")
     todo = plans(settings)
+    if not todo:
+        raise SystemExit(f"{', '.join(settings.models or ())} only trains, and nothing is frozen that trains")
     report = Report(
-        title="torch.compile on xpu beside the CPU",
+        title="torch.compile on xpu beside the CPU" + (", frozen" if settings.freezing else ""),
         columns=_columns(),
-        settings={"quick": settings.quick, "rounds": todo[0].rounds, "device": settings.device},
+        settings={
+            "quick": settings.quick,
+            "rounds": todo[0].rounds,
+            "device": settings.device,
+            "freezing": settings.freezing,
+        },
     )
     console = Console(stderr=True)
-    with Narrator(console, len(todo)) as narrator:
+    with Narrator(console, len(todo)) as narrator, torch._inductor.config.patch(freezing=settings.freezing):
         for plan in todo:
             row: dict[str, Any] = {"model": plan.model.name, "mode": plan.mode, "dtype": plan.dtype_name}
             with narrator.row(plan.title):
