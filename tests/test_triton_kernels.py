@@ -416,7 +416,7 @@ def coordinates_kernel(q, r, q2, D: tl.constexpr, B: tl.constexpr, M: tl.constex
     tl.store(q2 + rows * 16 + columns, rows // D * 100 + columns // 4 + (rows % D) * 10 + columns % 4)
 
 
-@pytest.mark.parametrize("divisor", [2, 8, 32, 128, 1024, 7, 48, 100])
+@pytest.mark.parametrize("divisor", [2, 8, 32, 128, 1024, 7, 48, 96, 100, 320, 1280])
 def test_coordinates_of_numbered_elements(divisor):
     block, programs = 128, 12
     n = block * programs
@@ -435,13 +435,14 @@ def shifted_kernel(o, offset, D: tl.constexpr, B: tl.constexpr):
     tl.store(o + tl.program_id(0) * B + tl.arange(0, B), (i // D) * 1000 + i % D)
 
 
+@pytest.mark.parametrize("divisor", [32, 96])
 @pytest.mark.parametrize("offset", [0, 3, 64, -64, -5])
-def test_coordinates_from_an_offset_that_may_be_negative(offset):
+def test_coordinates_from_an_offset_that_may_be_negative(offset, divisor):
     o = torch.zeros(256, dtype=torch.int32)
-    launch(shifted_kernel, (4,), o, offset, D=32, B=64)
+    launch(shifted_kernel, (4,), o, offset, D=divisor, B=64)
     i = torch.arange(256) + offset  # Triton divides as C does, towards zero
-    quotient = torch.div(i, 32, rounding_mode="trunc")
-    assert torch.equal(o, (quotient * 1000 + i - quotient * 32).int())
+    quotient = torch.div(i, divisor, rounding_mode="trunc")
+    assert torch.equal(o, (quotient * 1000 + i - quotient * divisor).int())
 
 
 @triton.jit
@@ -454,13 +455,41 @@ def looped_coordinates_kernel(o, n, D: tl.constexpr, B: tl.constexpr):
         tl.store(o + n + i, (i // D) * 1000 + i % D)
 
 
-@pytest.mark.parametrize("divisor", [4, 32, 128])
+@pytest.mark.parametrize("divisor", [4, 32, 128, 48, 96])
 def test_coordinates_counted_by_a_loop(divisor):
     o, n = torch.zeros(512 + 64, dtype=torch.int32), 256
     launch(looped_coordinates_kernel, (1,), o, n, D=divisor, B=32)
     i = torch.arange(n + 8)
     expected = (i // divisor * 1000 + i % divisor).int()
     assert torch.equal(o[:n], expected[:n]) and torch.equal(o[n + 8 : 2 * n + 8], expected[8:])
+
+
+@triton.jit
+def resampling_kernel(x, o, WIDTH: tl.constexpr, CHANNELS: tl.constexpr, Y: tl.constexpr, X: tl.constexpr):
+    channel = tl.program_id(1) * Y + tl.arange(0, Y)[:, None]
+    place = tl.program_id(0) * X + tl.arange(0, X)[None, :]
+    row, column = place // (2 * WIDTH), place % (2 * WIDTH)
+    at = tl.maximum((column.to(tl.float32) - 0.5) * 0.5, 0.0)
+    left = at.to(tl.int32)
+    right = tl.minimum(left.to(tl.int64) + 1, WIDTH - 1)
+    part = at - left.to(tl.float32)
+    rows = x + (row.to(tl.float32) * 0.5).to(tl.int32) * WIDTH * CHANNELS + channel
+    a, b = tl.load(rows + left * CHANNELS, channel < CHANNELS), tl.load(rows + right * CHANNELS, channel < CHANNELS)
+    tl.store(o + place * CHANNELS + channel, a + (b - a) * part, channel < CHANNELS)
+
+
+@pytest.mark.parametrize(("width", "channels"), [(16, 64), (24, 40)])
+def test_what_all_lanes_hold_alike_addresses_what_they_read(width, channels):
+    # As Inductor resamples channels-last images: the places to read are computed once for all channels.
+    x, o = torch.randn(width, width, channels), torch.zeros(2 * width, 2 * width, channels)
+    grid = (4 * width * width // 64, -(-channels // 64))
+    launch(resampling_kernel, grid, x, o, WIDTH=width, CHANNELS=channels, Y=64, X=64)
+    column = torch.arange(2 * width)
+    at = ((column - 0.5) * 0.5).clamp(min=0)
+    left = at.long()
+    right, part = (left + 1).clamp(max=width - 1), (at - left)[:, None]
+    rows = x[column // 2]
+    assert torch.allclose(o, rows[:, left] * (1 - part) + rows[:, right] * part, atol=1e-6)
 
 
 @triton.jit

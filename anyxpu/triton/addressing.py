@@ -1,10 +1,10 @@
-"""Finds the integer arithmetic that computes addresses, and divides ranges by powers of two while it is there.
+"""Finds the integer arithmetic that computes addresses, and divides ranges by constants while it is there.
 
 Triton's integers wrap. Were every index printed with wrapping arithmetic, the device's vectoriser could not tell that
 neighbouring lanes read neighbouring elements: the index might wrap between them. So arithmetic is printed as C's own,
-where overflow is undefined, if it both is built from nothing but ranges, program numbers, loop counters, constants and
-integer arguments, and goes linearly into an address. Such a value that wrapped would address memory no tensor has, so
-no program whose masks are right depends on it; hashes and random numbers are not touched.
+where overflow is undefined, if it both is built from nothing but ranges, program numbers, loop counters, constants,
+integer arguments and rounded floats, and goes linearly into an address. Such a value that wrapped would address memory
+no tensor has, so no program whose masks are right depends on it; hashes and random numbers are not touched.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from anyxpu.triton.ir import Function, Op, Pointer, Scalar, Tensor, Type, Value,
 
 _LINEAR = frozenset({"arith.addi", "arith.subi", "arith.muli"})
 _TRANSPARENT = frozenset({"arith.extsi", "tt.splat", "tt.broadcast", "tt.expand_dims", "ttg.convert_layout"})
+# The last: of coordinates that were scaled, as in resampling.
 _INDEX_SOURCES = frozenset(
-    {"range_bits", "tt.make_range", "tt.get_program_id", "tt.get_num_programs", "arith.constant"}
+    {"range_bits", "tt.make_range", "tt.get_program_id", "tt.get_num_programs", "arith.constant", "arith.fptosi"}
 )
 _INDEX_OPS = _LINEAR | _TRANSPARENT | {"arith.divsi", "arith.remsi", "arith.minsi", "arith.maxsi", "arith.trunci"}
 
@@ -49,13 +50,13 @@ def mark_address_arithmetic(function: Function) -> None:
 
 
 def divide_ranges(function: Function) -> None:
-    """Take division by a power of two out of ``scalars + range``, where the range does not cross a multiple unevenly.
+    """Take division by a constant out of ``scalars + range``, where the range does not cross a multiple unevenly.
 
     Inductor numbers a tensor's elements and divides to get their coordinates. Where the scalars are multiples of the
-    divisor, the quotient is the scalars' plus the range's, which is the same for as many lanes as the divisor, and the
-    remainder is the range's alone. Where they are multiples of the range's length and that divides the divisor, the
-    quotient is the scalars' and the remainder is the scalars' plus the range. Printed so, from the range's bits, the
-    device's compiler sees loads that all lanes share and others that are contiguous.
+    divisor, a power of two, the quotient is the scalars' plus the range's, which is the same for as many lanes as the
+    divisor, and the remainder is the range's alone. Where they are multiples of the range's length and that divides the
+    divisor, the quotient is the scalars' and the remainder is the scalars' plus the range. Printed so, from the range's
+    bits, the device's compiler sees loads that all lanes share and others that are contiguous.
     """
     assert function.body is not None
     multiples: dict[Value, int] = {}
@@ -81,12 +82,14 @@ def _divided(op: Op, multiples: dict[Value, int]) -> list[Op] | None:
     if op.name not in ("arith.divsi", "arith.divui", "arith.remsi", "arith.remui") or not op.results[0].is_tensor:
         return None
     divisor = _constant(op.operands[1])
-    if divisor is None or divisor < 2 or divisor & (divisor - 1):
+    if divisor is None or divisor < 2:
         return None
     found = _scalars_and_range(op.operands[0])
     if found is None:
         return None
     scalars, (ranged, dim) = found
+    if divisor & (divisor - 1):
+        return _divided_in_groups(op, divisor, scalars, ranged, dim, multiples)
     multiple = min([divisor, *(_multiple_of(s, multiples) for s in scalars)])
     assert isinstance(ranged.type, Tensor)
     if multiple < divisor and ranged.type.shape[dim] > multiple:
@@ -104,6 +107,41 @@ def _divided(op: Op, multiples: dict[Value, int]) -> list[Op] | None:
     splat = maker.add("tt.splat", [part], op.result.type)
     ranged_part = maker.add(RANGE_BITS, [], op.result.type, **bits)
     return [*maker.ops, _renamed(Op("arith.addi", [splat, ranged_part]), op.result)]
+
+
+SHORTEST_GROUP = 16
+"""Lanes that had better share a quotient: as many as a sub-group has."""
+
+
+def _divided_in_groups(
+    op: Op, divisor: int, scalars: list[Value], ranged: Value, dim: int, multiples: dict[Value, int]
+) -> list[Op] | None:
+    """The same of a divisor that is no power of two but a multiple of one.
+
+    The elements of an aligned group of so many have one quotient, and their remainders are that of the group's first
+    and what follows: a division for each group, and remainders that are seen to be contiguous.
+    """
+    group = min([divisor & -divisor, *(_multiple_of(s, multiples) for s in scalars)])
+    if group < SHORTEST_GROUP:
+        return None
+    assert isinstance(ranged.type, Tensor) and isinstance(op.result.type, Tensor)
+    number, maker = op.result.type.element, _Maker(op.result)
+    assert isinstance(number, Scalar)
+    total = scalars[0] if scalars else maker.add("arith.constant", [], number, value=0)
+    for scalar in scalars[1:]:
+        total = maker.add("arith.addi", [total, scalar], number)
+    by = maker.add("arith.constant", [], number, value=divisor)
+    if ranged.type.shape[dim] <= group:
+        part = maker.add("tt.splat", [maker.add(op.name, [total, by], number)], op.result.type)
+    else:
+        coarse = maker.add(RANGE_BITS, [], op.result.type, dim=dim, shift=0, mask=-group)
+        firsts, divisors = (maker.add("tt.splat", [v], op.result.type) for v in (total, by))
+        first = maker.add("arith.addi", [firsts, coarse], op.result.type)
+        part = maker.add(op.name, [first, divisors], op.result.type)
+    if "div" in op.name:
+        return [*maker.ops[:-1], _renamed(maker.ops[-1], op.result)]
+    fine = maker.add(RANGE_BITS, [], op.result.type, dim=dim, shift=0, mask=group - 1)
+    return [*maker.ops, _renamed(Op("arith.addi", [part, fine]), op.result)]
 
 
 def _compared(op: Op, multiples: dict[Value, int]) -> list[Op] | None:

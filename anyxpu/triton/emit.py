@@ -335,14 +335,19 @@ class Emitter:
                 self.line(f"const int {k} = {loop.round} * {apart} + {loop.place};")
                 yield loop
 
-    def declare(self, type: Scalar | Pointer, registers: int) -> Array:
-        """An array that holds one tensor."""
+    def declare(self, type: Scalar | Pointer, registers: int, layout: Layout | None = None) -> Array:
+        """An array that holds one tensor, of the layout where that is given.
+
+        What all lanes of the only sub-group hold alike they share, in local memory: the device's compiler then sees
+        that what is read from it is the same in each, and addresses made of it contiguous.
+        """
         name, c = self.fresh("a"), tables.storage_type(type)
         if registers > UNROLL_LIMIT and self.local_arrays:
-            items = self.lanes * self.warps
+            shared = layout is not None and self.warps == 1 and not any(layout.lane)
+            items = 1 if shared else self.lanes * self.warps
             self.arrays.append(Request(name, c, registers * items, len(self.lines), self.depth))
             self.line("//")  # its declaration, once all arrays are known
-            return Array(name, registers, type, f" * {items} + item")
+            return Array(name, registers, type, " * 1" if shared else f" * {items} + item")
         self.line(f"{c} {name};" if registers == 1 else f"{c} {name}[{registers}];")
         return Array(name, registers, type)
 
@@ -448,7 +453,9 @@ class Emitter:
         chosen, left = self._choose(ops)
         members = set(chosen)
         leaving = [op for op in chosen if any(self._used_outside(r, members) for r in op.results)]
-        kept = {op.result: self.declare(op.result.element, self.registers(op)) for op in leaving}
+        kept = {
+            op.result: self.declare(op.result.element, self.registers(op), self.layout(op.result)) for op in leaving
+        }
         accumulators = min((op.attrs["accumulators"] for op in chosen if op.name == ACCUMULATE), default=1)
         with self.loop(self.registers(chosen[0]), apart=accumulators) as loop:
             for op in chosen:
