@@ -64,6 +64,11 @@ SUITES: dict[str, Suite] = {
         "anyxpu.bench.onednn",
         cases="anyxpu.bench.onednn",
     ),
+    "primitives": Suite(
+        "oneDNN's softmax, norms, pooling and resampling, which are not bound, beside compiled kernels.",
+        "anyxpu.bench.primitives",
+        cases="anyxpu.bench.primitives",
+    ),
     "gpu-code": Suite(
         "Native code for every Intel GPU target: registers, spills, instructions.",
         "anyxpu.bench.gpu_code",
