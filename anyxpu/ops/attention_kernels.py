@@ -83,11 +83,11 @@ def _scores(
 ):
     """``left · right`` to the base of 2, masked; ``queries`` and ``keys`` are their indices, as they broadcast.
 
-    Of FEW, ``right`` is the transpose of what a product takes: its sums are written out, so that it is not padded to
-    the columns of a product's tile.
+    Of FEW, ``right`` and the scores are transposed, the queries down: the sums are written out, so that queries are not
+    padded to the columns of a product's tile.
     """
     if FEW:
-        scores = tl.sum(left[:, None, :].to(tl.float32) * right[None, :, :].to(tl.float32), 2) * scale
+        scores = tl.sum(left[None, :, :].to(tl.float32) * right[:, None, :].to(tl.float32), 2) * scale
     else:
         scores = tl.dot(left, right, input_precision="ieee") * scale
     if BIAS != "none":
@@ -159,25 +159,38 @@ def _forward_block(
         left = _paged_rows(k, keys, k_row, S, tl.arange(0, EP), pages, k_page, E, PAGE, WIDE)
     else:
         left = _rows(k, keys, k_row, S, tl.arange(0, EP), E, MASKED, WIDE)
-    scores = _scores(
-        left, turned, queries[None, :], keys[:, None], bias, bias_query, bias_key, scale, L, S, low, reach, BIAS,
-        CAUSAL, LEFT, MASKED, FEW,
-    )  # fmt: skip
-    new = tl.maximum(top, tl.max(scores, 0))
+    if FEW:
+        scores = _scores(
+            left, turned, queries[:, None], keys[None, :], bias, bias_query, bias_key, scale, L, S, low, reach, BIAS,
+            CAUSAL, LEFT, MASKED, True,
+        )  # fmt: skip
+        new = tl.maximum(top, tl.max(scores, 1))
+    else:
+        scores = _scores(
+            left, turned, queries[None, :], keys[:, None], bias, bias_query, bias_key, scale, L, S, low, reach, BIAS,
+            CAUSAL, LEFT, MASKED,
+        )  # fmt: skip
+        new = tl.maximum(top, tl.max(scores, 0))
     shift = tl.where(new == float("-inf"), 0.0, new)  # of a query that nothing is allowed for yet
-    weights = tl.exp2(scores - shift[None, :])
     shrunk = tl.exp2(top - shift)
-    total = total * shrunk + tl.sum(weights, 0)
+    if FEW:
+        weights = tl.exp2(scores - shift[:, None])
+        total = total * shrunk + tl.sum(weights, 1)
+    else:
+        weights = tl.exp2(scores - shift[None, :])
+        total = total * shrunk + tl.sum(weights, 0)
     if DROPOUT:
-        weights = tl.where(
-            _kept(seed, row, queries[None, :], keys[:, None], most_queries, most_keys, dropout), weights, 0.0
-        )
+        if FEW:
+            kept = _kept(seed, row, queries[:, None], keys[None, :], most_queries, most_keys, dropout)
+        else:
+            kept = _kept(seed, row, queries[None, :], keys[:, None], most_queries, most_keys, dropout)
+        weights = tl.where(kept, weights, 0.0)
     if PAGE:
         values = _paged_rows(v, keys, v_row, S, tl.arange(0, FP), pages, v_page, F, PAGE, WIDE)
     else:
         values = _rows(v, keys, v_row, S, tl.arange(0, FP), F, MASKED, WIDE)
     if FEW:
-        sums = sums * shrunk[:, None] + tl.sum(weights[:, :, None] * values[:, None, :].to(tl.float32), 0)
+        sums = sums * shrunk[:, None] + tl.sum(weights[:, :, None] * values[None, :, :].to(tl.float32), 1)
     else:
         sums = tl.dot(tl.trans(weights).to(values.dtype), values, sums * shrunk[:, None], input_precision="ieee")
     return new, total, sums
