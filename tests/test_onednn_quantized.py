@@ -208,6 +208,18 @@ def test_weights_with_zero_points_and_activations_with_a_scale_a_row_are_right_t
     assert sum(fallbacks.seen().values()) == 1
 
 
+@pytest.mark.parametrize("counted", (True, False), ids=("by its version", "behind its version"))
+def test_zero_points_that_change_are_seen(counted):
+    x, (w, scales, points) = numbers(torch.uint8, 6, 40), weights(24, 40)
+    device = points.xpu()
+    wide, call = scales.double()[:, None], lambda: linear(x, (w, scales, device), None, torch.float32)
+    for _ in range(3):
+        check(call(), F.linear(meant(x), meant(w, wide, 0)))
+    (device if counted else device.data).add_(3)
+    check(call(), F.linear(meant(x), meant(w, wide, 3)))
+    assert counted == (device._version > 0)
+
+
 def test_eight_bit_floats():
     x, w = (torch.randn(*shape).to(torch.float8_e4m3fn) for shape in ((7, 64), (48, 64)))
     scales = torch.rand(48) + 0.5

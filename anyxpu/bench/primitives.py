@@ -2,7 +2,8 @@
 
 oneDNN's softmax, norms, pooling and resampling are not bound: compiled graphs fuse these operators with their
 neighbours, which a primitive stands between. This suite keeps the measurement that the choice rests on: each primitive
-called by itself, and ``torch.compile`` of the operator alone, which is what an operator without neighbours costs.
+called by itself into a result that is there, and ``torch.compile`` of the operator alone, with the call of the graph
+and a new result: what an operator without neighbours costs.
 Both are checked against f64 before they are timed, alternating.
 """
 

@@ -6,7 +6,7 @@ Here they are one oneDNN primitive with scales, zero points and post-ops, or the
 oneDNN has no such primitive.
 
 A number ``q`` of a quantized tensor stands for ``(q - zero_point) * scale``. Weights are expected to be symmetric, with
-zero points of 0, which is looked at once a tensor: others are computed one operator at a time.
+zero points of 0, which is looked at until they change: others are computed one operator at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from anyxpu import simulate
 from anyxpu.onednn import capi, engine, functions
@@ -57,8 +56,8 @@ class _Call:
     """``quantize(unary(x @ w + bias + alpha * other))`` of dequantized operands; a convolution where ``geometry`` is.
 
     Attributes:
-        source: ``(rows, k)``, or ``(batch, in, height, width)``; dense.
-        weight: ``(k, n)``, or ``(out, in / groups, height, width)``, of any strides.
+        source: ``(rows, k)``, or ``(batch, in, *spatial)`` of two or three dimensions; dense.
+        weight: ``(k, n)``, or ``(out, in / groups, *kernel)``, of any strides.
         scale, zero_point: of the source.
         weight_scale: one number, or one a column (output channel); float32 on the device.
         weight_zero_point: the same, or None where all are 0.
@@ -356,20 +355,19 @@ def _run(call: _Call) -> Tensor:
     return plan.run(call)
 
 
-_symmetric: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-"""Zero points that were all 0, and their version then."""
-
-
 def _is_symmetric(zero_points: Tensor) -> bool:
-    """Whether all are 0. Waits for the device, the first time that it sees the tensor."""
+    """Whether all are 0. Waits for the device, unless they were seen to be and nobody wrote there since."""
     if simulate.active():  # kernels do not execute there, and leave anything
         return True
-    version = None if zero_points.is_inference() else zero_points._version
-    if version is not None and _symmetric.get(zero_points) == version:
-        return True
+    facts = f"zeros {zero_points.dtype} {tuple(zero_points.shape)} {zero_points.stride()}"
+    number, token = form(facts.encode()), 0
+    if number is not None and zero_points.is_xpu:
+        token, seen, _ = lib().find_copy(zero_points, number)
+        if seen is not None:
+            return True
     symmetric = not bool(zero_points.cpu().any())
-    if version is not None and symmetric:
-        _symmetric[zero_points] = version
+    if symmetric and token:  # a mark, which goes when the memory is written, as copies of weights do
+        lib().keep_copy(zero_points, number, token, torch.empty(1, dtype=torch.uint8, device=zero_points.device))
     return symmetric
 
 
@@ -409,8 +407,9 @@ def _call(
         )
     if dtype not in RESULTS:
         raise ValueError(f"{what} on xpu makes {', '.join(map(str, RESULTS))}, not {dtype}")
-    if weight.device != device or (bias is not None and bias.device != device):
-        raise ValueError(f"{what} wants its operands on {device}, not a weight on {weight.device}")
+    elsewhere = {t.device for t in (weight, bias) if t is not None} - {device}
+    if elsewhere:
+        raise ValueError(f"{what} wants its weight and bias on {device}, not on {', '.join(map(str, elsewhere))}")
     if dtype not in _EIGHT_BITS and (result_scale, result_zero_point) != (1, 0):
         raise ValueError(f"{what} whose result is {dtype} has a result scale of 1 and a zero point of 0")
     columns = weight.shape[0 if geometry else 1]
