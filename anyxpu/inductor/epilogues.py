@@ -342,9 +342,22 @@ def as_they_are(module: ModuleType) -> None:
     if not torch.backends.mkldnn.is_available():
         return
     operator = torch.ops.mkldnn._linear_pointwise
-    for overload in (operator.default, operator.binary):
-        lowerings[overload] = _by_device(lowerings[overload], fallback_handler(overload, False))
-        _lowered.add(overload)
+
+    def change() -> None:
+        for overload in (operator.default, operator.binary):
+            lowerings[overload] = _by_device(lowerings[overload], fallback_handler(overload, False))
+            _lowered.add(overload)
+
+    if operator.default in lowerings:
+        change()
+        return
+    original = module.register_onednn_fusion_ops  # before torch 2.13 this is called once the module is there
+
+    def register_onednn_fusion_ops() -> None:
+        original()
+        change()
+
+    module.register_onednn_fusion_ops = register_onednn_fusion_ops  # type: ignore[attr-defined]
 
 
 def _by_device(cpus: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:

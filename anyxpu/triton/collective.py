@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from anyxpu.triton import layout as layouts
 from anyxpu.triton import tables
@@ -116,21 +118,24 @@ class _Axis:
 
 def _reduce(e: Emitter, op: Op) -> None:
     a = _Axis(e, op)
-    one_row = not a.across(a.layout.reg) and a.layout.registers > ACCUMULATORS
-    if one_row and not a.moved:
-        totals = _reduce_row(a, op)
+    if a.layout.registers > ACCUMULATORS and a.along(a.layout.reg) and not a.moved:
+        totals = _reduce_waiting(a, op)
     else:
         e.flush()
         totals = _reduce_registers(a)
-    _reduce_lanes(a, totals)
+    totals, left = _reduce_lanes(a, totals)
     _reduce_warps(a, totals)
-    left = _without_axis(a)
     for result, total in zip(op.results, totals, strict=True):
         if not isinstance(result.type, Tensor):
             e.scalars[result] = total.name
             continue
         held = Value(result.name, result.type)
         e.tensors[held], e.layouts[held] = total, left
+        if layouts.register_map(left, e.layout(result)) is None:
+            if all(user.name == "ttg.convert_layout" for user in e.users[result]):
+                e.tensors[result], e.layouts[result] = total, left
+                continue
+            e.elsewhere[result] = held
         move(e, result, held, e.layout(result))
 
 
@@ -154,28 +159,101 @@ ACCUMULATORS = 4
 _SHORT_LOOP = 16
 
 
-def _reduce_row(a: _Axis, op: Op) -> list[Array]:
-    """One row in a lane's registers, while its elements are being computed: they need no place of their own."""
+@dataclass(frozen=True)
+class _Nest:
+    """How the loop over registers is nested while they are reduced: which of their bits each loop counts.
+
+    ``rows`` choose rows that are reduced one after the other. Inside, ``rest`` goes along the axis, and what is
+    unrolled within it has a partial result each: ``beside`` are rows of neighbouring registers, ``apart`` goes along
+    the axis as well.
+    """
+
+    rows: list[int]
+    rest: list[int]
+    beside: list[int]
+    apart: list[int]
+
+    @property
+    def partial(self) -> int:
+        return 1 << len(self.beside) + len(self.apart)
+
+    @property
+    def short(self) -> bool:
+        """Are the inner loops so short that the device's compiler may write them out?"""
+        return len(self.rest) > 0 and self.partial << len(self.rest) <= UNROLL_LIMIT
+
+
+def _nest(a: _Axis, waiting: int) -> _Nest:
+    along, across = a.along(a.layout.reg), a.across(a.layout.reg)
+    beside: list[int] = []
+    apart = 0  # how many of the bits along the axis
+    if waiting <= _SHORT_LOOP:
+        beside = [i for i in across if i < along[0]][: log2(UNROLL_LIMIT)]
+        apart = max(0, log2(ACCUMULATORS) - len(beside))
+    return _Nest([i for i in across if i not in beside], along[apart:], beside, along[:apart])
+
+
+def _reduce_waiting(a: _Axis, op: Op) -> list[Array]:
+    """The registers along the axis while their elements are being computed: they need no place of their own."""
     e = a.e
-    count = ACCUMULATORS if len(e.pending) <= _SHORT_LOOP else 1
-    types = [tables.storage_type(v.element) for v in a.values]
-    names = [e.fresh("s") for _ in types]
-    for v, c, name in zip(a.values, types, names, strict=True):
-        # Where nothing is neutral, what is combined with it is not used; but it must be a number that does not trap.
-        start = a.neutral or ("1" if isinstance(v.element, Scalar) else "0")
-        e.line(f"{c} {name}[{count}] = {{{', '.join([start] * count)}}};")
-    taking = Op(ACCUMULATE, list(op.operands), attrs={"accumulators": count, "names": names, "axis": a})
+    nest = _nest(a, len(e.pending))
+    indexed = len(nest.rows) > 0 and a.layout.registers > UNROLL_LIMIT
+    totals = [e.declare(v.element, 1 << len(a.across(a.layout.reg)), indexed=indexed) for v in a.values]
+    names = [e.fresh("s") for _ in a.values]
+    attrs = {"axis": a, "names": names, "loop": lambda: _nested(a, nest, names, totals)}
+    taking = Op(ACCUMULATE, list(op.operands), attrs=attrs)
     for operand in op.operands:
         e.users[operand].remove(op)
         e.users[operand].append(taking)
     e.pending.append(taking)
     e.flush()
-    partial = [a.hold([f"{name}[{j}]" for name in names]) for j in range(count)]
-    while len(partial) > 1:
-        partial = [a.hold(a.combine(x, y)) for x, y in zip(partial[::2], partial[1::2], strict=True)]
-    totals = [e.declare(v.element, 1) for v in a.values]
-    a.set(totals, "0", partial[0])
     return totals
+
+
+@contextlib.contextmanager
+def _nested(a: _Axis, nest: _Nest, names: Sequence[str], totals: Sequence[Array]) -> Iterator[Loop]:
+    """The loops of ``nest`` around what makes and takes the elements; what they come to goes to ``totals``."""
+    e = a.e
+    loop = Loop(e, a.layout.registers)
+    inner = [*nest.beside, *nest.apart]
+    unroll = a.layout.registers <= UNROLL_LIMIT
+    with _counted(e, nest.rows, unroll) as (row, rows_part):
+        for v, name in zip(a.values, names, strict=True):
+            # Where nothing is neutral, what is combined with it is not used; but it must not trap.
+            start = a.neutral or ("1" if isinstance(v.element, Scalar) else "0")
+            starts = ", ".join([start] * nest.partial)
+            e.line(f"{tables.storage_type(v.element)} {name}[{nest.partial}] = {{{starts}}};")
+        with (
+            _counted(e, nest.rest, unroll or nest.short) as (loop.round, rest_part),
+            _counted(e, inner, True) as (loop.place, inner_part),
+        ):
+            parts = [part for part in (rows_part, rest_part, inner_part) if part != "0"]
+            e.line(f"const int {loop.counter} = {' + '.join(parts)};")
+            yield loop
+        rows = a.across(a.layout.reg)
+        for beside in range(1 << len(nest.beside)):
+            partial = [
+                a.hold([f"{name}[{beside + (apart << len(nest.beside))}]" for name in names])
+                for apart in range(1 << len(nest.apart))
+            ]
+            while len(partial) > 1:
+                partial = [a.hold(a.combine(x, y)) for x, y in zip(partial[::2], partial[1::2], strict=True)]
+            here = sum(1 << rows.index(b) for i, b in enumerate(nest.beside) if beside >> i & 1)
+            place = bit_expression(row, [1 << rows.index(b) for b in nest.rows], here)
+            a.set(totals, place, partial[0])
+
+
+@contextlib.contextmanager
+def _counted(e: Emitter, bits: Sequence[int], unroll: bool) -> Iterator[tuple[str, str]]:
+    """A loop over some bits of the register number: its counter, and what that comes to in the register number."""
+    if not bits:
+        yield "0", "0"
+        return
+    name = e.fresh("k")
+    if unroll:
+        e.line("#pragma unroll")
+    with e.braces(f"for (int {name} = 0; {name} < {1 << len(bits)}; ++{name})"):
+        yield name, bit_expression(name, [1 << b for b in bits])
 
 
 def _take(loop: Loop, op: Op, args: Sequence[str]) -> None:
@@ -227,22 +305,54 @@ def _accumulate(a: _Axis, partial: list[list[str]], row: Loop, places: BitMap, s
                 e.line(f"{name} = {x};")
 
 
-def _reduce_lanes(a: _Axis, totals: list[Array]) -> None:
+def _reduce_lanes(a: _Axis, totals: list[Array]) -> tuple[list[Array], Layout]:
+    """Each row's total over the lanes, and where the totals then are.
+
+    Of several rows each step halves the rows of a lane: it gives the half that the other lane keeps, and takes what
+    that one has of its own half. So rows end up spread over lanes, with as many shuffles as there are rows, not as many
+    for each.
+    """
     e = a.e
+    left = _without_axis(a)
     bits = a.along(a.layout.lane)
+    while bits and totals[0].registers > 1:
+        totals, left = _halve_rows(a, totals, left, bits.pop())
     if not bits:
-        return
+        return totals, left
     with e.loop(totals[0].registers) as loop:
         mine = a.hold([t.element(loop.counter) for t in totals])
         for bit in bits:
-            other = a.hold([f"sub_group_shuffle_xor({m}, {1 << bit})" for m in mine])
-            first, second = mine, other
-            if not a.commutative:  # every lane must combine in the same order, to get the same bits
-                upper = f"(lane & {1 << bit})"
-                first = a.hold([f"{upper} ? {o} : {m}" for m, o in zip(mine, other, strict=True)])
-                second = a.hold([f"{upper} ? {m} : {o}" for m, o in zip(mine, other, strict=True)])
-            mine = a.hold(a.combine(first, second))
+            mine = a.hold(_across_lanes(a, bit, mine, mine))
         a.set(totals, loop.counter, mine)
+    return totals, left
+
+
+def _across_lanes(a: _Axis, bit: int, mine: Sequence[str], given: Sequence[str]) -> list[str]:
+    """``mine`` combined with what the lane that differs in ``bit`` gives."""
+    got = a.hold([f"sub_group_shuffle_xor({g}, {1 << bit})" for g in given])
+    first, second = mine, got
+    if not a.commutative:  # every lane must combine in the same order, to get the same bits
+        upper = f"(lane & {1 << bit})"
+        first = a.hold([f"{upper} ? {g} : {m}" for m, g in zip(mine, got, strict=True)])
+        second = a.hold([f"{upper} ? {m} : {g}" for m, g in zip(mine, got, strict=True)])
+    return a.combine(first, second)
+
+
+def _halve_rows(a: _Axis, totals: list[Array], left: Layout, bit: int) -> tuple[list[Array], Layout]:
+    """Lanes without ``bit`` keep the first half of the rows that each holds, those with it the second."""
+    e = a.e
+    half = totals[0].registers // 2
+    kept = [e.declare(v.element, half) for v in a.values]
+    upper = f"(lane & {1 << bit})"
+    with e.loop(half) as loop:
+        bases = [1 << i for i in range(log2(half))]
+        low = a.hold([t.element(bit_expression(loop.counter, bases)) for t in totals])
+        high = a.hold([t.element(bit_expression(loop.counter, bases, half)) for t in totals])
+        mine = a.hold([f"{upper} ? {h} : {w}" for w, h in zip(low, high, strict=True)])
+        given = a.hold([f"{upper} ? {w} : {h}" for w, h in zip(low, high, strict=True)])
+        a.set(kept, loop.counter, _across_lanes(a, bit, mine, given))
+    lanes = tuple(left.reg[-1] if i == bit else b for i, b in enumerate(left.lane))
+    return kept, Layout(left.reg[:-1], lanes, left.warp)
 
 
 def _reduce_warps(a: _Axis, totals: list[Array]) -> None:

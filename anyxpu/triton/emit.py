@@ -28,8 +28,8 @@ from anyxpu.triton.storage import Request, size_of
 # The name of the op that :func:`anyxpu.triton.control.assign` makes: overwrite the array ``target`` with the operand.
 ASSIGN = "assign"
 
-# The name of the op that a reduction makes: take the operands' elements into as many partial results as the attribute
-# ``accumulators`` says.
+# The name of the op that a reduction makes: take the operands' elements into partial results, in the loop that the
+# attribute ``loop`` opens.
 ACCUMULATE = "accumulate"
 
 # Arrays of up to this many elements are private and the loops over them unrolled: the device's compiler then keeps them
@@ -153,8 +153,8 @@ Elements = Array | Splat | Range | View | Join | Recomputed
 class Loop:
     """The inside of a loop ``for (int k = 0; k < count; ++k)``; for one iteration, no loop at all.
 
-    An index is a :class:`BitMap` from the counter's bits to a register number. Where a few neighbouring registers are
-    handled apart (see :meth:`Emitter.loop`), ``place`` says which of them, and ``round`` counts the rest.
+    An index is a :class:`BitMap` from the counter's bits to a register number. Where a reduction nests its loop,
+    ``place`` is the number of the partial result at hand, and ``round`` counts what each has taken.
     """
 
     def __init__(self, emitter: Emitter, count: int) -> None:
@@ -273,6 +273,7 @@ class Emitter:
         self.tensors: dict[Value, Elements] = {}
         self.buffers: list[tuple[str, int]] = []  # declarations of local memory for the whole kernel, and their bytes
         self.layouts: dict[Value, Layout] = {}  # of values that the printer made itself
+        self.elsewhere: dict[Value, Value] = {}  # the same elements in another layout, where there are two of them
         self.renamed: dict[Value, Value] = {}  # operands of products that stay where they are
         self.labels: dict[str, tuple[Block, str]] = {}  # of the blocks around: each with its label in C
         self.mapped: tuple[list[str], str] = ([], "")  # where a mapped function's results go, and the label behind it
@@ -311,38 +312,28 @@ class Emitter:
         return name
 
     @contextlib.contextmanager
-    def loop(self, count: int, unroll: bool = False, apart: int = 1) -> Iterator[Loop]:
-        """A loop over ``count`` registers (a power of two); unrolled, arrays that it indexes can be registers.
-
-        ``apart``: so many neighbouring registers are always unrolled, inside a loop over the rest.
-        """
+    def loop(self, count: int, unroll: bool | None = None) -> Iterator[Loop]:
+        """A loop over ``count`` registers (a power of two); unrolled, as short ones are, arrays can be registers."""
         loop = Loop(self, count)
         k = loop.counter
         if count == 1:
             yield loop
             return
-        if unroll or count <= UNROLL_LIMIT:
+        if count <= UNROLL_LIMIT if unroll is None else unroll:
             self.line("#pragma unroll")
-        if apart == 1:
-            loop.round = k
-            with self.braces(f"for (int {k} = 0; {k} < {count}; ++{k})"):
-                yield loop
-            return
-        loop.round, loop.place = self.fresh("k"), self.fresh("k")
-        with self.braces(f"for (int {loop.round} = 0; {loop.round} < {count // apart}; ++{loop.round})"):
-            self.line("#pragma unroll")
-            with self.braces(f"for (int {loop.place} = 0; {loop.place} < {apart}; ++{loop.place})"):
-                self.line(f"const int {k} = {loop.round} * {apart} + {loop.place};")
-                yield loop
+        with self.braces(f"for (int {k} = 0; {k} < {count}; ++{k})"):
+            yield loop
 
-    def declare(self, type: Scalar | Pointer, registers: int, layout: Layout | None = None) -> Array:
-        """An array that holds one tensor, of the layout where that is given.
+    def declare(
+        self, type: Scalar | Pointer, registers: int, layout: Layout | None = None, indexed: bool = False
+    ) -> Array:
+        """An array that holds one tensor, of the layout where that is given; ``indexed`` in loops not written out.
 
         What all lanes of the only sub-group hold alike they share, in local memory: the device's compiler then sees
         that what is read from it is the same in each, and addresses made of it contiguous.
         """
         name, c = self.fresh("a"), tables.storage_type(type)
-        if registers > UNROLL_LIMIT and self.local_arrays:
+        if self.local_arrays and (registers > UNROLL_LIMIT or (indexed and registers > 1)):
             shared = layout is not None and self.warps == 1 and not any(layout.lane)
             items = 1 if shared else self.lanes * self.warps
             self.arrays.append(Request(name, c, registers * items, len(self.lines), self.depth))
@@ -456,8 +447,8 @@ class Emitter:
         kept = {
             op.result: self.declare(op.result.element, self.registers(op), self.layout(op.result)) for op in leaving
         }
-        accumulators = min((op.attrs["accumulators"] for op in chosen if op.name == ACCUMULATE), default=1)
-        with self.loop(self.registers(chosen[0]), apart=accumulators) as loop:
+        taking = next((op for op in chosen if op.name == ACCUMULATE), None)
+        with taking.attrs["loop"]() if taking else self.loop(self.registers(chosen[0])) as loop:
             for op in chosen:
                 name = None if op.name == ASSIGN else self.print_element(loop, op)
                 if name is None:

@@ -255,6 +255,90 @@ def register_map(source: Layout, wanted: Layout, const: int = 0) -> BitMap | Non
     return BitMap(tuple(b for b in bases if b is not None), shift)
 
 
+@dataclass(frozen=True)
+class Route:
+    """Where each element of a conversion comes from, if it stays in its warp: bits of registers and of lanes by XOR.
+
+    Wanted register ``k`` of a lane is register ``registers(k)`` of lane ``turned(k)`` XOR ``lanes(own lane)``, where
+    each set bit i of the own lane changes the register by ``picks["lane"][i]``, and each of the warp by
+    ``picks["warp"][i]``.
+    """
+
+    registers: BitMap
+    turned: BitMap
+    lanes: tuple[int, ...]
+    picks: dict[str, tuple[int, ...]]
+
+    @property
+    def stays(self) -> bool:
+        """Each lane holds all that it wants, if in other registers than its neighbours."""
+        own = all(b == 1 << i for i, b in enumerate(self.lanes))
+        return own and self.turned.const == 0 and not any(self.turned.bases)
+
+    @property
+    def choices(self) -> int:
+        """From how many registers each element is chosen."""
+        return 1 << sum(p != 0 for picks in self.picks.values() for p in picks)
+
+
+def route(source: Layout, wanted: Layout, const: int = 0) -> Route | None:
+    """How ``wanted`` is read from ``source`` within each warp, or None where warps hold what others want.
+
+    As in :func:`register_map`, offsets are in the source's own space, and ``const`` is XORed to every wanted one. Where
+    lanes hold copies, each reads its own.
+    """
+    registers = _Echelon(source.reg)
+    anywhere = _Echelon((*source.reg, *source.lane))
+    own = (1 << len(source.reg)) - 1
+
+    def apart(bits: int) -> tuple[int, int]:
+        return bits & own, bits >> len(source.reg)
+
+    across = [anywhere.solve(b) for b in (*wanted.reg, const)]
+    warps = [anywhere.solve(s ^ w) for s, w in zip(source.warp, wanted.warp, strict=True)]
+    if any(b is None or apart(b)[1] for b in warps) or any(b is None for b in across):
+        return None
+    lanes, picks = [], []
+    for i, (has, wants) in enumerate(zip(source.lane, wanted.lane, strict=True)):
+        here = registers.solve(has ^ wants)
+        there = anywhere.solve(wants) if here is None else here | 1 << len(source.reg) + i
+        if there is None:
+            return None
+        register, lane = apart(there)
+        picks.append(register)
+        lanes.append(lane | (1 << i if has == 0 else 0))
+    parts = [apart(b) for b in across if b is not None]
+    return Route(
+        BitMap(tuple(r for r, _ in parts[:-1]), parts[-1][0]),
+        BitMap(tuple(t for _, t in parts[:-1]), parts[-1][1]),
+        tuple(lanes),
+        {"lane": tuple(picks), "warp": tuple(apart(b)[0] for b in warps if b is not None)},
+    )
+
+
+def swaps(source: Layout, wanted: Sequence[int]) -> tuple[Layout, list[tuple[int, int]]] | None:
+    """Which bits of the lane and of the register change places, one pair after the other, so that lanes are ``wanted``.
+
+    Returns:
+        The layout that this comes to, and the pairs; None where a wanted basis is neither a lane's nor a register's.
+    """
+    lanes, registers, pairs = list(source.lane), list(source.reg), []
+    for i, basis in enumerate(wanted):
+        if lanes[i] == basis:
+            continue
+        if basis in lanes[i + 1 :]:  # by way of a register, which must be one
+            if not registers:
+                return None
+            pairs.append((lanes.index(basis, i + 1), 0))
+            lane = pairs[-1][0]
+            lanes[lane], registers[0] = registers[0], lanes[lane]
+        if basis not in registers:
+            return None
+        pairs.append((i, registers.index(basis)))
+        lanes[i], registers[pairs[-1][1]] = basis, lanes[i]
+    return Layout(tuple(registers), tuple(lanes), source.warp), pairs
+
+
 class _Echelon:
     """Gaussian elimination over GF(2): which register bits XOR to a given offset."""
 

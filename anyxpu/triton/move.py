@@ -6,15 +6,15 @@ already holds what it wants, the result is a view (no code at all); otherwise th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from anyxpu.errors import UnsupportedOperation
 from anyxpu.triton import layout as layouts
 from anyxpu.triton import tables
 from anyxpu.triton.addressing import RANGE_BITS
-from anyxpu.triton.emit import Array, Emitter, Handler, Join, Range, Splat, View
+from anyxpu.triton.emit import UNROLL_LIMIT, Array, Elements, Emitter, Handler, Join, Range, Splat, View, bit_expression
 from anyxpu.triton.ir import Op, Pointer, Tensor, Value
-from anyxpu.triton.layout import BitMap, Layout, axis_bits, flat, strides, unflat
+from anyxpu.triton.layout import BitMap, Layout, Route, axis_bits, flat, log2, strides, unflat
 from anyxpu.triton.memory import owner_conditions
 
 
@@ -25,21 +25,126 @@ def tensor_type(value: Value) -> Tensor:
 
 def move(e: Emitter, result: Value, source: Value, wanted: Layout, const: int = 0) -> None:
     """Define ``result`` as the elements of ``source`` at the offsets ``wanted`` (each XOR ``const``)."""
-    moved = layouts.register_map(e.layout(source), wanted, const)
-    if moved is not None:
-        e.tensors[result] = View(source, moved)
-        return
+    for held in (source, e.elsewhere.get(source)):
+        moved = layouts.register_map(e.layout(held), wanted, const) if held is not None else None
+        if held is not None and moved is not None:
+            e.tensors[result] = View(held, moved)
+            return
     e.tensors[result] = exchange(e, source, wanted, const)
 
 
-def exchange(e: Emitter, source: Value, wanted: Layout, const: int = 0) -> Array:
-    """Through local memory: every lane writes what it has, then reads what ``wanted`` asks for."""
+# Of a conversion without local memory: so many registers are read, by shuffles and by choices, instead of two barriers.
+MOST_SHUFFLES = 16
+MOST_CHOICES = 64
+
+
+def exchange(e: Emitter, source: Value, wanted: Layout, const: int = 0) -> Elements:
+    """To another layout: within the sub-groups if that is little work, else through local memory.
+
+    There every lane writes what it has, then reads what ``wanted`` asks for.
+    """
+    route = layouts.route(e.layout(source), wanted, const)
+    if route is not None and wanted.registers * route.choices <= (MOST_CHOICES if route.stays else MOST_SHUFFLES):
+        return _rerouted(e, source, wanted, route)
+    if (turned := turn(e, source, wanted.lane)) is not None:
+        moved = layouts.register_map(e.layout(turned), wanted, const)
+        if moved is not None:
+            return View(turned, moved)
     s = spill(e, source)
     out = e.declare(source.element, wanted.registers)
     with e.loop(wanted.registers) as loop:
         place = loop.offset(wanted) + (f" ^ {const}" if const else "")
         e.line(f"{out.element(loop.counter)} = {unspilled(source, f'{s}[{place}]')};")
     e.barrier()
+    return out
+
+
+def turn(e: Emitter, source: Value, lanes: Sequence[int]) -> Value | None:
+    """The same elements with ``lanes`` as the lanes' bases, where bits of lanes and registers can change places.
+
+    Each pair of bits costs a shuffle for two registers: a lane gives the one of them that its partner keeps.
+    """
+    found = layouts.swaps(e.layout(source), lanes)
+    if found is None or isinstance(source.element, Pointer) or not e.outer:
+        return None
+    layout, pairs = found
+    inner = sorted({register for _, register in pairs})
+    if len(inner) > log2(UNROLL_LIMIT):
+        return None
+    e.flush()
+    outer = [i for i in range(len(layout.reg)) if i not in inner]
+    registers, c = e.layout(source).registers, tables.storage_type(source.element)
+    result = Value(source.name, source.type)
+    out = e.declare(source.element, registers, indexed=len(outer) > 0)
+    with e.loop(1 << len(outer), unroll=registers <= UNROLL_LIMIT) as loop:
+        held = [_part(inner, number) for number in range(1 << len(inner))]
+        outer_bases = tuple(1 << i for i in outer)
+        values = [loop.value(source, BitMap(outer_bases, at)) for at in held]
+        names = [e.variable(c, v) for v in values]
+        for lane, register in pairs:
+            names = _swapped(e, names, c, f"(lane & {1 << lane})", 1 << lane, 1 << inner.index(register))
+        for at, name in zip(held, names, strict=True):
+            e.line(f"{out.element(bit_expression(loop.counter, outer_bases, at))} = {name};")
+    e.tensors[result], e.layouts[result] = out, layout
+    return result
+
+
+def innermost(e: Emitter, source: Value) -> Value:
+    """The same elements with lanes along the last dimension, where bits of lanes and registers can change places."""
+    layout, extent = e.layout(source), tensor_type(source).shape[-1]
+    if extent < e.lanes or layout.lane == (wanted := tuple(1 << i for i in range(log2(e.lanes)))):
+        return source
+    return turn(e, source, wanted) or source
+
+
+def _part(bits: Sequence[int], number: int) -> int:
+    """The register number whose ``bits`` are those of ``number``."""
+    return sum(1 << bit for i, bit in enumerate(bits) if number >> i & 1)
+
+
+def _swapped(e: Emitter, names: list[str], c: str, upper: str, lane: int, register: int) -> list[str]:
+    """A bit of the lane and one of the register change places."""
+    out = list(names)
+    for at in range(len(names)):
+        if at & register:
+            continue
+        low, high = names[at], names[at | register]
+        given = e.variable(c, f"{upper} ? {low} : {high}")
+        got = e.variable(c, f"sub_group_shuffle_xor({given}, {lane})")
+        out[at] = e.variable(c, f"{upper} ? {got} : {low}")
+        out[at | register] = e.variable(c, f"{upper} ? {high} : {got}")
+    return out
+
+
+def _rerouted(e: Emitter, source: Value, wanted: Layout, route: Route) -> Array:
+    """Each element from the lane and the register that ``route`` says, by shuffles and by choices of the lane."""
+    e.flush()
+    out = e.declare(source.element, wanted.registers, wanted)
+    pointer = isinstance(source.element, Pointer)
+    c = tables.register_type(source.element)
+    own = bit_expression("lane", route.lanes)
+    with e.loop(wanted.registers) as loop:
+        turned = loop.register(route.turned)
+        lane = f"({own} ^ {turned})" if own != "0" != turned else own if turned == "0" else turned
+
+        def read(change: int) -> str:
+            at = BitMap(route.registers.bases, route.registers.const ^ change)
+            held = loop.value(source, at)
+            if route.stays:
+                return held
+            if pointer:
+                return unspilled(source, f"sub_group_shuffle((ulong){held}, {lane})")
+            held = e.variable(tables.storage_type(source.element), held)
+            return e.variable(tables.storage_type(source.element), f"sub_group_shuffle({held}, {lane})")
+
+        changes = [(f"({name} & {1 << i})", p) for name, picks in route.picks.items() for i, p in enumerate(picks) if p]
+        wanted_at = [{0}]  # behind all choices, then before each, the last one first
+        for _, p in reversed(changes):
+            wanted_at.append({at ^ change for at in wanted_at[-1] for change in (0, p)})
+        values = {at: read(at) for at in wanted_at.pop()}
+        for bit, p in changes:
+            values = {at: e.variable(c, f"{bit} ? {values[at ^ p]} : {values[at]}") for at in wanted_at.pop()}
+        e.line(f"{out.element(loop.counter)} = {values[0]};")
     return out
 
 

@@ -1,0 +1,215 @@
+"""Conversions between layouts, and the products and reductions that avoid them: elements end where they should."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from anyxpu.triton import layout as layouts
+from anyxpu.triton.layout import Layout
+from tests.triton_support import launch
+
+WARPS = [{"num_warps": 1}, {"num_warps": 4, "keep_warps": True}]
+BOTH = pytest.mark.parametrize("options", WARPS, ids=["one", "four"])
+NUMBERS = [torch.float32, torch.bfloat16, torch.int8, torch.int64]
+
+
+# --- the maps themselves, by going through every element
+
+
+def _places(layout: Layout) -> dict[tuple[int, int, int], int]:
+    """Register, lane and warp -> the offset that is there."""
+
+    def spread(bases, number):
+        offset = 0
+        for i, base in enumerate(bases):
+            offset ^= base if number >> i & 1 else 0
+        return offset
+
+    numbers = itertools.product(*(range(1 << len(b)) for b in (layout.reg, layout.lane, layout.warp)))
+    return {n: spread(layout.reg, n[0]) ^ spread(layout.lane, n[1]) ^ spread(layout.warp, n[2]) for n in numbers}
+
+
+def _random(rng: random.Random, bits: list[int], lanes: int, warps: int) -> Layout:
+    """All of ``bits`` somewhere, and copies over what lanes and warps are left."""
+    bases = [*bits, *[0] * rng.randint(0, 2)]
+    rng.shuffle(bases)
+    bases += [0] * max(0, lanes + warps - len(bases))
+    reg = [b for b in bases[lanes + warps :] if b]
+    return Layout(tuple(reg), tuple(bases[:lanes]), tuple(bases[lanes : lanes + warps]))
+
+
+def test_a_route_leads_to_every_element_that_is_wanted():
+    rng, found = random.Random(0), 0
+    for _ in range(3000):
+        bits = [1 << i for i in range(rng.randint(1, 7))]
+        lanes, warps = rng.choice([2, 3]), rng.choice([0, 1])
+        source, wanted = (_random(rng, bits, lanes, warps) for _ in range(2))
+        const = rng.choice([0, 0, bits[-1]])
+        route = layouts.route(source, wanted, const)
+        if route is None:
+            continue
+        found += 1
+        have = _places(source)
+        for (register, lane, warp), offset in _places(wanted).items():
+            at = route.registers.linear(register) ^ route.registers.const
+            turned = route.turned.linear(register) ^ route.turned.const
+            for picks, number in ((route.picks["lane"], lane), (route.picks["warp"], warp)):
+                for i, pick in enumerate(picks):
+                    at ^= pick if number >> i & 1 else 0
+            for i, base in enumerate(route.lanes):
+                turned ^= base if lane >> i & 1 else 0
+            assert have[at, turned, warp] == offset ^ const
+            assert turned == lane or not route.stays
+    assert found > 1000
+
+
+def test_swapped_bits_put_the_lanes_where_they_are_wanted():
+    rng, found = random.Random(1), 0
+    for _ in range(2000):
+        bits = [1 << i for i in range(rng.randint(4, 8))]
+        source = _random(rng, bits, 3, 0)
+        wanted = rng.sample(bits, 3)
+        result = layouts.swaps(source, wanted)
+        if result is None:
+            continue
+        found += 1
+        layout, pairs = result
+        lanes, registers = list(source.lane), list(source.reg)
+        for lane, register in pairs:
+            lanes[lane], registers[register] = registers[register], lanes[lane]
+        assert (tuple(lanes), tuple(registers)) == (layout.lane, layout.reg)
+        assert list(layout.lane) == wanted
+    assert found > 500
+
+
+# --- kernels
+
+
+@triton.jit
+def turn_kernel(x, o, M: tl.constexpr, N: tl.constexpr):
+    r, c = tl.arange(0, M), tl.arange(0, N)
+    a = tl.load(x + r[:, None] * N + c[None, :])
+    tl.store(o + c[:, None] * M + r[None, :], tl.trans(a))
+
+
+@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
+@pytest.mark.parametrize("shape", [(1, 16), (4, 64), (64, 4), (16, 128), (64, 64)])
+@BOTH
+def test_transposed_tiles_are_stored_transposed(shape, dtype, options):
+    x = torch.randint(-100, 100, shape).to(dtype)
+    o = torch.zeros(shape[::-1], dtype=dtype)
+    launch(turn_kernel, (1,), x, o, M=shape[0], N=shape[1], **options)
+    assert torch.equal(o, x.T)
+
+
+@triton.jit
+def spread_kernel(x, o, sums, M: tl.constexpr, N: tl.constexpr, AXIS: tl.constexpr):
+    """What a reduction leaves is wanted along the rows, along the columns and by itself."""
+    r, c = tl.arange(0, M), tl.arange(0, N)
+    a = tl.load(x + r[:, None] * N + c[None, :])
+    s = tl.sum(a, AXIS)
+    if AXIS == 1:
+        tl.store(o + r[:, None] * N + c[None, :], a - s[:, None])
+        tl.store(sums + r, s)
+    else:
+        tl.store(o + r[:, None] * N + c[None, :], a - s[None, :])
+        tl.store(sums + c, s)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int16], ids=str)
+@pytest.mark.parametrize("shape", [(2, 32), (4, 4), (16, 128), (32, 16), (128, 8), (8, 256)])
+@pytest.mark.parametrize("axis", [0, 1])
+@BOTH
+def test_sums_of_rows_and_columns_are_read_in_every_layout(shape, axis, dtype, options):
+    x = torch.randint(-50, 50, shape).to(dtype)
+    o, sums = torch.zeros_like(x), torch.zeros(shape[1 - axis], dtype=dtype)
+    launch(spread_kernel, (1,), x, o, sums, M=shape[0], N=shape[1], AXIS=axis, **options)
+    expected = x.sum(axis).to(dtype)
+    assert torch.equal(sums, expected)
+    assert torch.equal(o, x - expected.unsqueeze(axis))
+
+
+@triton.jit
+def cube_kernel(x, sums, firsts, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, AXIS: tl.constexpr):
+    i, j, k = tl.arange(0, A)[:, None, None], tl.arange(0, B)[None, :, None], tl.arange(0, C)[None, None, :]
+    a = tl.load(x + (i * B + j) * C + k)
+    s, f = tl.sum(a * a, AXIS), tl.max(a, AXIS)
+    if AXIS == 0:
+        at = tl.arange(0, B)[:, None] * C + tl.arange(0, C)[None, :]
+    elif AXIS == 1:
+        at = tl.arange(0, A)[:, None] * C + tl.arange(0, C)[None, :]
+    else:
+        at = tl.arange(0, A)[:, None] * B + tl.arange(0, B)[None, :]
+    tl.store(sums + at, s)
+    tl.store(firsts + at, f)
+
+
+@pytest.mark.parametrize("shape", [(2, 16, 64), (16, 4, 16), (1, 64, 64), (8, 8, 8), (4, 32, 2)])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@BOTH
+def test_three_dimensions_are_reduced_while_they_are_computed(shape, axis, options):
+    x = torch.randint(-9, 9, shape).float()
+    left = [n for i, n in enumerate(shape) if i != axis]
+    sums, most = torch.zeros(left), torch.zeros(left)
+    launch(cube_kernel, (1,), x, sums, most, **dict(zip("ABC", shape, strict=True)), AXIS=axis, **options)
+    assert torch.equal(sums, (x * x).sum(axis))
+    assert torch.equal(most, x.amax(axis))
+
+
+@triton.jit
+def _affine(a, b, c, d):
+    """One map after the other: it matters which is the first."""
+    return c * a, c * b + d
+
+
+@triton.jit
+def compose_kernel(a, b, o, M: tl.constexpr, N: tl.constexpr):
+    r, c = tl.arange(0, M), tl.arange(0, N)
+    at = r[:, None] * N + c[None, :]
+    x, y = tl.reduce((tl.load(a + at), tl.load(b + at)), 1, _affine)
+    tl.store(o + r, x)
+    tl.store(o + M + r, y)
+
+
+@pytest.mark.parametrize("shape", [(1, 64), (8, 32), (32, 16), (16, 128)])
+def test_a_reduction_of_two_tensors_has_no_neutral_element(shape):
+    # Maps x -> x + b commute, so any order of combining gives the same; products of factors 1 and -1 do as well.
+    a, b = torch.ones(shape), torch.randint(-9, 9, shape).float()
+    o = torch.zeros(2, shape[0])
+    launch(compose_kernel, (1,), a, b, o, M=shape[0], N=shape[1])
+    assert torch.equal(o, torch.stack([torch.ones(shape[0]), b.sum(1)]))
+
+
+@triton.jit
+def product_kernel(a, b, c, o, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, TURNED: tl.constexpr):
+    i, j, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    x = tl.load(a + i[:, None] * K + k[None, :])
+    if TURNED:  # noqa: SIM108 (Triton takes both sides of a conditional expression)
+        y = tl.trans(tl.load(b + j[:, None] * K + k[None, :]))
+    else:
+        y = tl.load(b + k[:, None] * N + j[None, :])
+    at = i[:, None] * N + j[None, :]
+    z = tl.load(c + at)
+    tl.store(o + at, tl.dot(x, y, z, input_precision="ieee", out_dtype=z.dtype))
+
+
+PRODUCTS = [(torch.float32, torch.float32), (torch.bfloat16, torch.float32), (torch.int8, torch.int32)]
+SIZES = [(1, 64, 128), (2, 32, 64), (4, 64, 64), (4, 16, 8), (8, 16, 16), (16, 64, 32)]
+
+
+@pytest.mark.parametrize(("dtype", "sums"), PRODUCTS, ids=str)
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("turned", [False, True])
+def test_products_of_few_rows_and_of_transposes(sizes, turned, dtype, sums):
+    m, n, k = sizes
+    a, b, c = (torch.randint(-9, 9, s).to(t) for s, t in (((m, k), dtype), ((k, n), dtype), ((m, n), sums)))
+    given = b.T.contiguous() if turned else b
+    o = torch.zeros(m, n, dtype=sums)
+    launch(product_kernel, (1,), a, given, c, o, M=m, N=n, K=k, TURNED=turned)
+    assert torch.equal(o.double(), a.double() @ b.double() + c.double())
