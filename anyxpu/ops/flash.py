@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anyxpu.onednn.matmul import SIXTEEN_BITS
 from anyxpu.ops.attention_products import Operands, serves
 from anyxpu.ops.attention_products import backward as gradients_by_products
 from anyxpu.ops.attention_products import forward as by_products
@@ -117,7 +118,7 @@ def takes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropou
 
 
 @functools.lru_cache(maxsize=1024)
-def _blocks(device: torch.device, dtype: torch.dtype, queries: int, size: int, backward: bool) -> Blocks:
+def _blocks(device: torch.device, dtype: torch.dtype, queries: int, size: int, backward: bool, packed: bool) -> Blocks:
     most = 1 << (max(queries, 16) - 1).bit_length()
     if torch.xpu.get_device_properties(device).type == "cpu":
         if queries <= 2 and not backward:  # measured: 1.3 to 1.7 times as fast as a tile of 16; of 4 no faster
@@ -127,7 +128,12 @@ def _blocks(device: torch.device, dtype: torch.dtype, queries: int, size: int, b
     # Operands of f32 and of long heads take 64 KiB of local memory, which the smallest of Intel's GPUs have.
     rows = 32 if backward or (size > 128 and dtype == torch.float32) else 64
     rows = 16 if backward and dtype == torch.float32 else rows  # more of them spill on the oldest
-    return Blocks(min(rows, most), 32 if backward or size <= 128 else 16, 8, False)
+    rows = min(rows, most)
+    narrow = dtype in SIXTEEN_BITS
+    short = size > 128 and not backward and (rows > 16 or not narrow)
+    # Eight sub-groups spill where few rows are wide (on Xe-HPG), and in gradients of packed sequences (on Xe2).
+    fewer = narrow and (packed and size <= 64 if backward else rows <= 16 and size > 64)
+    return Blocks(rows, 16 if short else 32, 4 if fewer else 8, False)
 
 
 class Problem:
@@ -205,7 +211,8 @@ class Problem:
         return Operands(self.query, self.key, self.value, self.mask, self.window == CAUSAL, _scale(self, scale))
 
     def blocks(self, backward: bool) -> Blocks:
-        return _blocks(self.query.device, self.query.dtype, self.queries, max(self.size, self.width), backward)
+        size, packed = max(self.size, self.width), self.packing is not None
+        return _blocks(self.query.device, self.query.dtype, self.queries, size, backward, packed)
 
 
 def _unit(t: Tensor) -> Tensor:
