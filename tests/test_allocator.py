@@ -145,19 +145,19 @@ def test_what_a_host_operator_takes_beside_its_results_is_the_devices_memory(run
         import torch
         torch.zeros(1, device="xpu").sum()  # the CPU's allocator is watched from the first such operator on
         small = torch.ones(1 << 20, dtype=torch.int8, device="xpu")
-        large = torch.ones(20 << 20, dtype=torch.int8, device="xpu")
+        large = torch.ones(30 << 20, dtype=torch.int8, device="xpu")
         cached = torch.empty(150 << 20, dtype=torch.int8, device="xpu")
         del cached
-        assert torch.xpu.memory_reserved() >= 170 << 20
+        assert torch.xpu.memory_reserved() >= 180 << 20
         try:
             large.sum()  # int64 on the host: eight times as much
         except torch.OutOfMemoryError as error:
-            assert "sum" in str(error) and "runs on the host" in str(error) and "160.00 MiB there" in str(error), error
+            assert "sum" in str(error) and "runs on the host" in str(error) and "240.00 MiB there" in str(error), error
         else:
             raise AssertionError("no error")
         assert torch.xpu.memory_reserved() < 100 << 20  # what was cached has been given back first
         small.sum()
-        torch.ones(40 << 20, dtype=torch.int8).sum()  # of the host's own tensors nothing is asked
+        torch.ones(50 << 20, dtype=torch.int8).sum()  # of the host's own tensors nothing is asked
         """,
         **NULL,
     )
@@ -168,15 +168,15 @@ def test_statistics_show_what_a_host_operator_took_beside_its_results(run_python
         """
         import torch
         values = torch.ones(1 << 20, device="xpu")
-        for stat in (torch.xpu.max_memory_allocated, torch.xpu.max_memory_reserved):
-            now = {torch.xpu.max_memory_allocated: torch.xpu.memory_allocated}.get(stat, torch.xpu.memory_reserved)
-            torch.kthvalue(values, 5)  # what it leaves cached
-            before = now()
-            torch.xpu.reset_peak_memory_stats()
-            assert stat() == before
-            torch.kthvalue(values, 5)  # ATen's kernel sorts a copy of 4 bytes an element and its indices of 8
-            assert 12 << 20 <= stat() - before < 16 << 20, (stat, stat() - before)
-            assert now() == before
+        before = torch.xpu.memory_allocated()
+        torch.xpu.reset_peak_memory_stats()
+        torch.kthvalue(values, 5)  # ATen's kernel sorts a copy of 4 bytes an element and its indices of 8
+        grown = torch.xpu.max_memory_allocated() - before
+        assert 12 << 20 <= grown < 16 << 20 and torch.xpu.memory_allocated() == before, grown
+        reserved = torch.xpu.memory_reserved()
+        assert reserved >= before + grown
+        torch.kthvalue(values, 5)  # in the blocks that it left
+        assert torch.xpu.memory_reserved() == torch.xpu.max_memory_reserved() == reserved
         torch.kthvalue(torch.ones(1 << 20), 5)
         assert torch.xpu.max_memory_allocated() - torch.xpu.memory_allocated() < 16 << 20
         """,

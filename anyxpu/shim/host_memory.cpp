@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "shim/assertions.h"
+#include "shim/host_temporaries.h"
 #include "shim/kept_copies.h"
 
 namespace anyxpu {
@@ -183,6 +184,14 @@ c10::Storage HostMemory::upload(const c10::Storage& storage) {
   auto [found, fresh] = uploads_.try_emplace(storage.unsafeGetStorageImpl());
   if (!fresh) return found->second;
   auto* allocator = c10::GetAllocator(c10::DeviceType::XPU);
+  if (c10::DataPtr block = take_lent(storage.mutable_data())) {  // the device's already
+    c10::DataPtr same(block.get(), block.get(), &no_delete, c10::kCPU);
+    storage.unsafeGetStorageImpl()->set_data_ptr(std::move(same)).release_context();
+    found->second = c10::Storage(c10::Storage::use_byte_size_t(), storage.nbytes(), std::move(block), allocator,
+                                 /*resizable=*/true);
+    kept_.push_back(storage);
+    return found->second;
+  }
   c10::DataPtr bytes = allocator->allocate(storage.nbytes());
   if (storage.nbytes() > 0) {
     check(driver().copy(current_queue(device_), bytes.get(), storage.data(), storage.nbytes()),

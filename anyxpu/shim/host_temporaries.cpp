@@ -5,6 +5,9 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <unordered_map>
 
 #include "shim/allocator.h"
 #include "shim/caching_allocator.h"
@@ -29,15 +32,65 @@ bool fits(c10::DeviceIndex device, size_t bytes) {
   return driver().memory_info(device, &free, &total) != AX_OK || bytes + kReserve <= free;
 }
 
+// Blocks that stand for the CPU's memory, by where they are.
+struct Lent {
+  std::mutex mutex;
+  std::unordered_map<void*, c10::DataPtr> blocks;
+  std::atomic<size_t> count{0};
+};
+
+Lent& lent() {
+  static auto* all = new Lent;  // CPU tensors may outlive static objects
+  return *all;
+}
+
+void give_block(void* data) { take_lent(data); }
+
 }  // namespace
 
-// The CPU's own allocator; it only looks before it asks for much, and counts what operators on the host take.
+c10::DataPtr take_lent(void* data) {
+  Lent& all = lent();
+  if (data == nullptr || all.count.load(std::memory_order_acquire) == 0) return {};
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  const auto found = all.blocks.find(data);
+  if (found == all.blocks.end()) return {};
+  c10::DataPtr block = std::move(found->second);
+  all.blocks.erase(found);
+  all.count.fetch_sub(1, std::memory_order_release);
+  return block;
+}
+
+// Empty where the host does not reach the device's memory, or there is too little of it.
+c10::DataPtr lend(const HostTemporaries& work, size_t bytes) {
+  const c10::DeviceIndex device = work.device_;
+  auto* caching = dynamic_cast<CachingAllocator*>(xpu_allocator());  // others may want to be asked for results alone
+  if (bytes == 0 || caching == nullptr || !host_reaches(device) || device != current_device()) return {};
+  c10::DataPtr block;
+  try {
+    block = caching->allocate(bytes);
+  } catch (const c10::OutOfMemoryError&) {
+    return {};
+  }
+  // Whoever had the block before may have left work on the stream, which the host does not wait for by itself.
+  ax_queue* const queue = current_queue(device);
+  if (driver().queue_query(queue) != AX_OK) check(driver().queue_synchronize(queue), "wait for memory of the stream");
+  void* const data = block.get();
+  Lent& all = lent();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  all.blocks[data] = std::move(block);
+  all.count.fetch_add(1, std::memory_order_release);
+  return {data, data, &give_block, c10::kCPU};
+}
+
+// The CPU's own allocator; operators on the host have the device's blocks from it, and otherwise it only looks before
+// it asks for much, and counts what they take.
 class WatchedAllocator final : public c10::Allocator {
  public:
   explicit WatchedAllocator(c10::Allocator* own) : own_(own) { own_deleter_ = own->raw_deleter(); }
 
   c10::DataPtr allocate(size_t bytes) override {
     if (current == nullptr) return watched(own_->allocate(bytes));
+    if (c10::DataPtr block = lend(*current, bytes)) return block;
     if (C10_UNLIKELY(bytes >= kLarge)) make_room(*current, bytes);
     c10::DataPtr data = watched(own_->allocate(bytes));
     if (data.get_deleter() == &give_back) current->take(malloc_usable_size(data.get()));
@@ -62,6 +115,7 @@ class WatchedAllocator final : public c10::Allocator {
     return data;
   }
   static void give_back(void* data) {
+    if (take_lent(data)) return;  // one asked for, and given back, by its address alone
     if (current != nullptr) current->give(malloc_usable_size(data));
     own_deleter_(data);
   }

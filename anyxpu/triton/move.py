@@ -34,7 +34,7 @@ def move(e: Emitter, result: Value, source: Value, wanted: Layout, const: int = 
 
 
 # Of a conversion without local memory: so many registers are read, by shuffles and by choices, instead of two barriers.
-MOST_SHUFFLES = 16
+MOST_SHUFFLES = 64
 MOST_CHOICES = 64
 
 
