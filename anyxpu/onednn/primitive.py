@@ -333,7 +333,6 @@ def run(executable: Executable, stream: Stream, device: torch.device, *addresses
     The scratchpad belongs to the device's current stream, which must be the one ``stream`` stands for; it may be
     given back on return, because whoever gets it next on this stream runs after.
     """
-    lib().free_cores(device.index, executable.operations)
     if executable.scratch_bytes:
         scratch = torch.empty(executable.scratch_bytes, dtype=torch.uint8, device=device)
         executable.run(stream, *addresses, scratch.data_ptr())

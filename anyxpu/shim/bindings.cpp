@@ -7,7 +7,6 @@
 #include <thread>
 
 #include "shim/accelerator.h"
-#include "shim/host_threads.h"
 #include "shim/kept_copies.h"
 #include "shim/runtime.h"
 #include "shim/waiting.h"
@@ -172,10 +171,6 @@ void bind_devices(py::module_& m) {
 }
 
 void bind_streams(py::module_& m) {
-  m.def(
-      "free_cores", [](int64_t device, uint64_t operations) { free_cores(index(device), operations); },
-      "Say how many operations another than the launcher is about to put into the device's current stream: CPU threads "
-      "that spin after a host operator are ended where that is much, and the device runs on those cores.");
   m.def(
       "note_work",
       [](int64_t device, uint64_t operations) { note_work(current_queue(index(device)), index(device), operations); },

@@ -8,7 +8,6 @@
 #include <shared_mutex>
 #include <tuple>
 
-#include "shim/host_threads.h"
 #include "shim/waiting.h"
 
 namespace anyxpu {
@@ -107,7 +106,6 @@ void launch_groups(c10::DeviceIndex device, ax_kernel* kernel, int64_t count, in
   const uint32_t groups[3] = {static_cast<uint32_t>((count + group - 1) / group), 1, 1};
   const uint32_t local[3] = {local_size, 1, 1};
   ax_queue* const queue = current_queue(device);
-  free_cores(device, operations);
   check(driver().launch(queue, kernel, groups, local, args, arg_count, operations), what);
   note_work(queue, device, operations);
 }

@@ -20,7 +20,6 @@
 #include "shim/bindings.h"
 #include "shim/host_memory.h"
 #include "shim/host_temporaries.h"
-#include "shim/host_threads.h"
 #include "shim/notice.h"
 #include "shim/ops.h"
 
@@ -395,7 +394,6 @@ void host_fallback(const c10::OperatorHandle& op, Stack* stack) {
     if (!has_generator && op.hasTag(at::Tag::nondeterministic_seeded)) seeded.emplace(device.index());
     run(op, name, arguments);
     widened.close(arguments);
-    note_host_threads();
   }
   memory.close();
 

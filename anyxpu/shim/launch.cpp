@@ -22,7 +22,6 @@
 
 #include "shim/assertions.h"
 #include "shim/bindings.h"
-#include "shim/host_threads.h"
 #include "shim/kept_copies.h"
 #include "shim/runtime.h"
 #include "shim/waiting.h"
@@ -437,7 +436,6 @@ PyObject* call(Launcher* self, PyObject* const* args, Py_ssize_t count) {
   // The GIL stays held: a launch only enqueues, and giving the GIL up would cost more than the launch.
   auto* const enqueued = reinterpret_cast<ax_queue*>(queue);
   const uint64_t operations = work_of(plan.work, groups, out);
-  free_cores(static_cast<c10::DeviceIndex>(self->kernel->module->device), operations);
   const ax_status status = driver().launch(enqueued, self->kernel->handle, groups, plan.local, out.data(),
                                            static_cast<uint32_t>(out.size()), operations);
   if (C10_UNLIKELY(status != AX_OK)) return raise_launch_error(*self->kernel, status);
