@@ -65,6 +65,7 @@ c10::DataPtr lend(const HostTemporaries& work, size_t bytes) {
   const c10::DeviceIndex device = work.device_;
   auto* caching = dynamic_cast<CachingAllocator*>(xpu_allocator());  // others may want to be asked for results alone
   if (bytes == 0 || caching == nullptr || !host_reaches(device) || device != current_device()) return {};
+  if (bytes >= kLarge && !fits(device, bytes)) return {};  // the device's allocator may hand out more than there is
   c10::DataPtr block;
   try {
     block = caching->allocate(bytes);
