@@ -132,7 +132,7 @@ def _blocks(device: torch.device, dtype: torch.dtype, queries: int, size: int, b
     narrow = dtype in SIXTEEN_BITS
     short = size > 128 and not backward and (rows > 16 or not narrow)
     # Eight sub-groups spill where few rows are wide (on Xe-HPG), and in gradients of packed sequences (on Xe2).
-    fewer = narrow and (packed and size <= 64 if backward else rows <= 16 and size > 64)
+    fewer = narrow and (packed and size <= 64 if backward else rows <= 16 and 64 < size <= 128)
     return Blocks(rows, 16 if short else 32, 4 if fewer else 8, False)
 
 
