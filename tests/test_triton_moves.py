@@ -164,7 +164,7 @@ def test_three_dimensions_are_reduced_while_they_are_computed(shape, axis, optio
 
 @triton.jit
 def _affine(a, b, c, d):
-    """One map after the other: it matters which is the first."""
+    """One map x -> ax + b after the other."""
     return c * a, c * b + d
 
 
@@ -179,7 +179,7 @@ def compose_kernel(a, b, o, M: tl.constexpr, N: tl.constexpr):
 
 @pytest.mark.parametrize("shape", [(1, 64), (8, 32), (32, 16), (16, 128)])
 def test_a_reduction_of_two_tensors_has_no_neutral_element(shape):
-    # Maps x -> x + b commute, so any order of combining gives the same; products of factors 1 and -1 do as well.
+    # Of factors 1 the maps commute, as tl.reduce expects; what is neutral is known of no such function.
     a, b = torch.ones(shape), torch.randint(-9, 9, shape).float()
     o = torch.zeros(2, shape[0])
     launch(compose_kernel, (1,), a, b, o, M=shape[0], N=shape[1])
