@@ -48,3 +48,13 @@ def test_a_wrong_side_is_said_and_not_timed(xpu, monkeypatch):
     monkeypatch.setattr(primitives, "DTYPES", (torch.float32,))
     report = primitives.run(Request(rounds=1))
     assert len(report.wrong) == 1 and "oneDNN" in report.wrong[0] and report.rows[0]["ratio"] is None
+
+
+def test_results_that_lose_a_nan_are_counted(xpu, monkeypatch):
+    cases = {name: primitives.CASES[name] for name in ("softmax 1536 x 512", "layer norm 512 x 768")}
+    monkeypatch.setattr(primitives, "CASES", cases)
+    monkeypatch.setattr(primitives, "DTYPES", (torch.float32,))
+    softmax, norm = primitives.run(Request(rounds=1)).rows
+    assert softmax["not kept"][primitives.COMPILED] == norm["not kept"][primitives.COMPILED] == 0
+    # One NaN in a row of 512 must make the whole row NaN; so must one infinity. oneDNN's leaves the others.
+    assert softmax["not kept"][primitives.ONEDNN] == 2 * 511 and norm["not kept"][primitives.ONEDNN] == 0

@@ -1,15 +1,18 @@
 """``anyxpu bench primitives``: what oneDNN has beside products, and the kernels that Inductor makes for the same.
 
 oneDNN's softmax, norms, pooling and resampling are not bound: compiled graphs fuse these operators with their
-neighbours, which a primitive stands between. This suite keeps the measurement that the choice rests on: each primitive
-called by itself into a result that is there, and ``torch.compile`` of the operator alone, with the call of the graph
-and a new result: what an operator without neighbours costs.
+neighbours, which a primitive stands between, and some lose what torch keeps. This suite keeps the measurements that
+the choice rests on. *Speed*: each primitive called by itself into a result that is there, and ``torch.compile`` of the
+operator alone, with the call of the graph and a new result: what an operator without neighbours costs. *Values that
+are no numbers*: how many results are NaN or infinite where f64 torch's are not, or the reverse, with one NaN, one
+infinity, one slice of -infinity in the source: a softmax that hides a NaN would hide that training has diverged.
 Both are checked against f64 before they are timed, alternating.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -157,7 +160,9 @@ def _measure(report: Report, name: str, dtype: torch.dtype, rounds: int) -> None
         result = torch.empty_like(compiled(*operands))
         call, implementation = _primitive(case, operands, result)
         sides = {ONEDNN: call, COMPILED: torch.no_grad()(lambda: [compiled(*operands)])}
+        not_kept = {label: _not_kept(case, given[0], operands, side) for label, side in sides.items()}
         row: dict[str, Any] = {"case": name, "dtype": beside_cpu.short(dtype), "by": implementation, "ratio": None}
+        row["not kept"] = not_kept
         report.rows.append(row)
         if wrong := beside_cpu.first_wrong(sides, [expected], dtype):
             report.wrong.append(f"{name} {beside_cpu.short(dtype)} on {wrong}")
@@ -168,6 +173,28 @@ def _measure(report: Report, name: str, dtype: torch.dtype, rounds: int) -> None
     for label, sample in samples.items():
         row[label] = {**sample.as_dict("ms"), "spread": sample.spread}
     row["ratio"] = samples[ONEDNN].median / samples[COMPILED].median
+
+
+def _not_kept(case: Case, given: Tensor, operands: Sequence[Tensor], side: Callable[[], list[Tensor]]) -> int:
+    """How many results of ``side`` are NaN or infinite where f64 torch's are not, or the reverse, over three sources.
+
+    ``operands[0]``, which ``side`` reads, is ``given`` again on return.
+    """
+    found = 0
+    first, rest = (0,) * given.dim(), [t.cpu().double() for t in operands[1:]]
+    for place, value in ((first, math.nan), (first, math.inf), (first[:1], -math.inf)):
+        source = given.clone()
+        source[place] = value
+        operands[0].copy_(source)
+        expected, (got,) = case.function(source.double(), *rest), side()
+        found += int((_kinds(got.cpu()) != _kinds(expected)).sum())
+    operands[0].copy_(given)
+    return found
+
+
+def _kinds(x: Tensor) -> Tensor:
+    """Of each element: NaN 2, infinite ±1, else 0."""
+    return torch.where(x.isnan(), 2, x.isinf() * x.sign().nan_to_num()).to(torch.int8)
 
 
 def _primitive(case: Case, operands: Sequence[Tensor], result: Tensor) -> tuple[Callable[[], list[Tensor]], str]:
@@ -220,6 +247,7 @@ _COLUMNS = (
     Column("operator", lambda row: row["case"], left=True),
     Column("dtype", lambda row: row["dtype"], left=True),
     Column("by", lambda row: row["by"], left=True),
+    Column("NaN, inf not kept", lambda row: f"{row['not kept'][ONEDNN]} / {row['not kept'][COMPILED]}"),
     Column(ONEDNN, _time(ONEDNN)),
     Column(COMPILED, _time(COMPILED)),
     Column("compiled over oneDNN", lambda row: f"{row['ratio']:.2f}x" if row["ratio"] else "-"),

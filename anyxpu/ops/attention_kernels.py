@@ -339,13 +339,14 @@ def join(parts, part_logs, out, logs, out_head, out_row, PARTS, F: tl.constexpr,
     theirs = tl.load(part_logs + numbers * step + place, mask=numbers < PARTS, other=float("-inf"))
     top = tl.max(theirs, 0)
     shift = tl.where(top == float("-inf"), 0.0, top)  # of a query that no part allows anything for
-    weights = tl.exp(theirs - shift)
-    total = tl.sum(weights, 0)
-    inside = (numbers < PARTS)[:, None] & (columns < F)[None, :]
-    rows = tl.load(
-        parts + (numbers * step + place).to(tl.int64)[:, None] * F + columns[None, :], mask=inside, other=0.0
-    )
-    result = tl.sum(rows * weights[:, None], 0) * tl.where(total == 0, 0.0, 1.0 / total)
+    total = tl.sum(tl.exp(theirs - shift), 0)
+    # Row by row: all of them at once would not fit in a small GPU's registers.
+    rows = tl.zeros((FP,), tl.float32)
+    for part in range(PARTS):
+        at = (part * step + place).to(tl.int64)
+        weight = tl.exp(tl.load(part_logs + at) - shift)
+        rows += tl.load(parts + at * F + columns, mask=columns < F, other=0.0) * weight
+    result = rows * tl.where(total == 0, 0.0, 1.0 / total)
     places = out + head * out_head + query * out_row + columns
     tl.store(places, result.to(out.dtype.element_ty), mask=columns < F)
     tl.store(logs + place, tl.where(total == 0, float("-inf"), shift + tl.log(total)))
