@@ -163,6 +163,28 @@ def test_what_a_host_operator_takes_beside_its_results_is_the_devices_memory(run
     )
 
 
+def test_cached_memory_makes_room_for_large_tensors_of_the_cpu(run_python) -> None:
+    """Where both are the machine's memory, the system would end the process."""
+    run_python(
+        """
+        import torch
+        torch.zeros(1, device="xpu").sum()  # the CPU's allocator is watched from the first such operator on
+        kept = torch.ones(30 << 20, dtype=torch.int8, device="xpu")
+        cached = torch.empty(150 << 20, dtype=torch.int8, device="xpu")
+        del cached
+        reserved = torch.xpu.memory_reserved()
+        assert reserved >= 180 << 20
+        torch.ones(1 << 20, dtype=torch.int8)  # small ones ask for nothing
+        assert torch.xpu.memory_reserved() == reserved
+        large = torch.ones(200 << 20, dtype=torch.int8)
+        assert torch.xpu.memory_reserved() < 100 << 20 and torch.xpu.memory_allocated() >= 30 << 20
+        torch.ones(1 << 30, dtype=torch.int8)  # more than the device has is not the device's business
+        assert kept.cpu().eq(1).all() and large[-1] == 1
+        """,
+        **NULL,
+    )
+
+
 def test_statistics_show_what_a_host_operator_took_beside_its_results(run_python) -> None:
     run_python(
         """

@@ -13,6 +13,7 @@
 #include "shim/caching_allocator.h"
 #include "shim/gil.h"
 #include "shim/host_memory.h"
+#include "shim/runtime.h"
 
 namespace anyxpu {
 namespace {
@@ -86,14 +87,17 @@ c10::DataPtr lend(const HostTemporaries& work, size_t bytes) {
   return {data, data, &give_block, c10::kCPU};
 }
 
-// The CPU's own allocator; operators on the host have the device's blocks from it, and otherwise it only looks before
-// it asks for much, and counts what they take.
+// The CPU's own allocator; operators on the host have the device's blocks from it. Otherwise it only looks whether
+// there is room before it asks for much, and counts what operators on the host take.
 class WatchedAllocator final : public c10::Allocator {
  public:
   explicit WatchedAllocator(c10::Allocator* own) : own_(own) { own_deleter_ = own->raw_deleter(); }
 
   c10::DataPtr allocate(size_t bytes) override {
-    if (current == nullptr) return watched(own_->allocate(bytes));
+    if (current == nullptr) {
+      if (C10_UNLIKELY(bytes >= kLarge)) give_back_cached(bytes);
+      return watched(own_->allocate(bytes));
+    }
     if (c10::DataPtr block = lend(*current, bytes)) return block;
     if (C10_UNLIKELY(bytes >= kLarge)) make_room(*current, bytes);
     c10::DataPtr data = watched(own_->allocate(bytes));
@@ -122,6 +126,19 @@ class WatchedAllocator final : public c10::Allocator {
     if (take_lent(data)) return;  // one asked for, and given back, by its address alone
     if (current != nullptr) current->give(malloc_usable_size(data));
     own_deleter_(data);
+  }
+  // A CPU tensor competes with what devices keep cached in the same memory, and the system would sooner end the process
+  // than refuse it. Never a reason for the allocation itself to fail.
+  static void give_back_cached(size_t bytes) {
+    if (in_bad_fork() || !driver_started()) return;
+    try {
+      const c10::DeviceIndex device = current_device();
+      if (!host_reaches(device) || fits(device, bytes)) return;
+      const GilReleased no_gil;
+      xpu_allocator()->emptyCache({0, 0});
+    } catch (const std::exception& error) {
+      TORCH_WARN_ONCE("anyxpu: cached device memory was not given back for a CPU tensor: ", error.what());
+    }
   }
   static void make_room(const HostTemporaries& work, size_t bytes) {
     const c10::DeviceIndex device = work.device_;
