@@ -83,11 +83,14 @@ def _scores(
 ):
     """``left · right`` to the base of 2, masked; ``queries`` and ``keys`` are their indices, as they broadcast.
 
-    Of FEW, ``right`` and the scores are transposed, the queries down: the sums are written out, so that queries are not
-    padded to the columns of a product's tile.
+    Of FEW, ``right`` and the scores are transposed, the queries down, so that they are not padded to the columns of a
+    product's tile. Of one, the sums are written out: faster still.
     """
     if FEW:
-        scores = tl.sum(left[None, :, :].to(tl.float32) * right[:, None, :].to(tl.float32), 2) * scale
+        if right.shape[0] == 1:
+            scores = tl.sum(left[None, :, :].to(tl.float32) * right[:, None, :].to(tl.float32), 2) * scale
+        else:
+            scores = tl.dot(right, tl.trans(left), input_precision="ieee") * scale
     else:
         scores = tl.dot(left, right, input_precision="ieee") * scale
     if BIAS != "none":
@@ -190,7 +193,11 @@ def _forward_block(
     else:
         values = _rows(v, keys, v_row, S, tl.arange(0, FP), F, MASKED, WIDE)
     if FEW:
-        sums = sums * shrunk[:, None] + tl.sum(weights[:, :, None] * values[None, :, :].to(tl.float32), 1)
+        sums *= shrunk[:, None]
+        if weights.shape[0] == 1:
+            sums += tl.sum(weights[:, :, None] * values[None, :, :].to(tl.float32), 1)
+        else:
+            sums = tl.dot(weights.to(values.dtype), values, sums, input_precision="ieee")
     else:
         sums = tl.dot(tl.trans(weights).to(values.dtype), values, sums * shrunk[:, None], input_precision="ieee")
     return new, total, sums

@@ -2,8 +2,10 @@
 
 Lane l holds column l of the rows, as with a matrix engine, so that the sums stay in vector registers along k: each step
 takes a vector of ``b`` and one number of each row of ``a``. Both come from local memory, in the type of the sums; ``b``
-row-major, and ``a`` too unless it is the transpose of what is at hand, for its numbers may lie anywhere. Of fewer rows
-than eight, several vectors of ``b`` are taken at once.
+row-major, and ``a`` too unless it is the transpose of what is at hand, for its numbers may lie anywhere. Where lanes
+already lie along ``b``'s columns and no number of it is wanted twice, it is read where it is: another copy of a
+decoding attention's values would not fit in a core's first cache. Of fewer rows than eight, several vectors of ``b``
+are taken at once.
 
 The few rows of a decoding attention's scores, whose ``b`` is a transpose, are inner products instead: lanes lie along k
 as they do in what ``b`` is the transpose of, and sixteen sums at a time are folded into one vector of the result.
@@ -11,11 +13,13 @@ as they do in what ``b`` is the transpose of, and sixteen sums at a time are fol
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from anyxpu.triton import layout as layouts
 from anyxpu.triton import move, tables
-from anyxpu.triton.emit import Emitter, Loop
+from anyxpu.triton.emit import Array, Emitter, Loop, bit_expression
 from anyxpu.triton.ir import Op, Scalar, Value
 from anyxpu.triton.layout import ACCUMULATOR_ROWS, BitMap, Layout, log2
 
@@ -49,8 +53,9 @@ def dot(e: Emitter, op: Op, a: Value, b: Value) -> None:
         return
     source = _transposed(e, a)
     at_row, at_k = (k, 1) if source is None else (1, m)
-    # Its columns are read side by side, so they are written so.
-    places = _staged(e, (a if source is None else source, move.innermost(e, b)), wide)
+    b = move.innermost(e, b)  # its columns are read side by side, so they are written so
+    lying = _lying(e, b) if m <= ACCUMULATOR_ROWS else None
+    places = _staged(e, [a if source is None else source, *([] if lying else [b])], wide)
     e.barrier()
     c, layout = op.operands[2], e.layout(op.result)
     out = e.declare(op.result.element, layout.registers)
@@ -68,11 +73,16 @@ def dot(e: Emitter, op: Op, a: Value, b: Value) -> None:
         place = e.variable("int", loop.offset(origin, first))
         row, column = f"({place} >> {log2(n)})", f"({place} & {n - 1})"
         x = e.variable(f"__local const {c_type}*", f"{places[0]} + {row} * {at_row}")
-        y = e.variable(f"__local const {c_type}*", f"{places[1]} + ({row} >> {log2(m)}) * {k * n} + {column} + lane")
+        matrix = f"({row} >> {log2(m)})"
+        if lying:
+            vector_at = lying.from_column(e, matrix, column)
+        else:
+            y = e.variable(f"__local const {c_type}*", f"{places[1]} + {matrix} * {k * n} + {column} + lane")
+            vector_at = _from(y, n, e.lanes)
         totals = [loop.temporary(wide, loop.value(c, r)) for r in registers]
         q = e.fresh("k")
         with e.braces(f"for (int {q} = 0; {q} < {k}; ++{q})"):
-            vectors = [e.variable(c_type, f"{y}[{q} * {n} + {i * e.lanes}]") for i in range(tile // rows)]
+            vectors = [e.variable(c_type, vector_at(q, i)) for i in range(tile // rows)]
             for j, total in enumerate(totals):
                 number = f"{x}[{j % rows * at_row} + {q} * {at_k}]"
                 e.line(f"{total} = {multiply_add(wide, number, vectors[j // rows], total)};")
@@ -80,6 +90,57 @@ def dot(e: Emitter, op: Op, a: Value, b: Value) -> None:
             e.line(f"{out.element(loop.register(r))} = {tables.rounded(total, op.result.element)};")
     e.barrier()
     e.tensors[op.result] = out
+
+
+VectorAt = Callable[[str, int], str]
+"""The C expression of one lane's part of a vector of ``b``: its row, and which of the next vectors of columns."""
+
+
+def _from(pointer: str, n: int, lanes: int) -> VectorAt:
+    return lambda q, i: f"{pointer}[{q} * {n} + {i * lanes}]"
+
+
+@dataclass(frozen=True)
+class _Lying:
+    """A matrix in an array that loops may index, its lanes along the columns: which register holds what.
+
+    ``rows``, ``vectors`` and ``matrices`` are the registers of the bits of a row's number, of that of a vector of
+    columns, and of the matrix's.
+    """
+
+    array: Array
+    rows: tuple[int, ...]
+    vectors: tuple[int, ...]
+    matrices: tuple[int, ...]
+    const: int
+    lanes: int
+
+    def from_column(self, e: Emitter, matrix: str, column: str) -> VectorAt:
+        """Vectors from a column on, whose number is a multiple of theirs."""
+        first = f"({column} >> {log2(self.lanes)})"
+        parts = [bit_expression(first, self.vectors, self.const), bit_expression(matrix, self.matrices)]
+        start = e.variable("const int", " ^ ".join(parts))
+
+        def vector_at(q: str, i: int) -> str:
+            return self.array.element(f"{bit_expression(q, self.rows)} ^ {BitMap(self.vectors).linear(i)} ^ {start}")
+
+        return vector_at
+
+
+def _lying(e: Emitter, b: Value) -> _Lying | None:
+    """``b`` where it is, if it can be read there."""
+    array, layout, (k, n) = e.tensors[b], e.layout(b), move.tensor_type(b).shape[-2:]
+    if e.warps != 1 or not isinstance(array, Array) or not array.item or array.registers == 1:
+        return None
+    rows, vectors = [n << i for i in range(log2(k))], [e.lanes << i for i in range(log2(n // e.lanes))]
+    matrices = [k * n << i for i in range(log2(move.tensor_type(b).size // (k * n)))]
+    lanes = tuple(1 << i for i in range(log2(e.lanes)))
+    found = layouts.register_map(layout, Layout((*rows, *vectors, *matrices), lanes, layout.warp))
+    if found is None:
+        return None
+    bases = iter(found.bases)
+    parts = [tuple(itertools.islice(bases, len(bits))) for bits in (rows, vectors, matrices)]
+    return _Lying(array, parts[0], parts[1], parts[2], found.const, e.lanes)
 
 
 def _staged(e: Emitter, operands: Sequence[Value], wide: Scalar) -> list[str]:
