@@ -33,6 +33,9 @@ bool fits(c10::DeviceIndex device, size_t bytes) {
   return driver().memory_info(device, &free, &total) != AX_OK || bytes + kReserve <= free;
 }
 
+// What an operator took beside its results is not kept for the next one if it is more than this: others want it too.
+constexpr size_t kMostKept = size_t{1} << 30;
+
 // Blocks that stand for the CPU's memory, by where they are.
 struct Lent {
   std::mutex mutex;
@@ -45,7 +48,7 @@ Lent& lent() {
   return *all;
 }
 
-void give_block(void* data) { take_lent(data); }
+void give_block(void* data);
 
 }  // namespace
 
@@ -60,6 +63,27 @@ c10::DataPtr take_lent(void* data) {
   all.count.fetch_sub(1, std::memory_order_release);
   return block;
 }
+
+namespace {
+
+void give_cached_back() {
+  if (in_bad_fork() || !driver_started()) return;
+  try {
+    const GilReleased no_gil;  // it waits for streams, which may run host functions that take it
+    xpu_allocator()->emptyCache({0, 0});
+  } catch (const std::exception& error) {
+    TORCH_WARN_ONCE("anyxpu: cached device memory was not given back: ", error.what());
+  }
+}
+
+// One that became nobody's result.
+void give_block(void* data) {
+  auto* caching = dynamic_cast<CachingAllocator*>(xpu_allocator());
+  const size_t bytes = caching == nullptr ? 0 : caching->bytes_at(data);
+  if (take_lent(data) && bytes > kMostKept) give_cached_back();
+}
+
+}  // namespace
 
 // Empty where the host does not reach the device's memory, or there is too little of it.
 c10::DataPtr lend(const HostTemporaries& work, size_t bytes) {
@@ -95,7 +119,7 @@ class WatchedAllocator final : public c10::Allocator {
 
   c10::DataPtr allocate(size_t bytes) override {
     if (current == nullptr) {
-      if (C10_UNLIKELY(bytes >= kLarge)) give_back_cached(bytes);
+      if (C10_UNLIKELY(bytes >= kLarge)) share_room(bytes);
       return watched(own_->allocate(bytes));
     }
     if (c10::DataPtr block = lend(*current, bytes)) return block;
@@ -129,16 +153,10 @@ class WatchedAllocator final : public c10::Allocator {
   }
   // A CPU tensor competes with what devices keep cached in the same memory, and the system would sooner end the process
   // than refuse it. Never a reason for the allocation itself to fail.
-  static void give_back_cached(size_t bytes) {
+  static void share_room(size_t bytes) {
     if (in_bad_fork() || !driver_started()) return;
-    try {
-      const c10::DeviceIndex device = current_device();
-      if (!host_reaches(device) || fits(device, bytes)) return;
-      const GilReleased no_gil;
-      xpu_allocator()->emptyCache({0, 0});
-    } catch (const std::exception& error) {
-      TORCH_WARN_ONCE("anyxpu: cached device memory was not given back for a CPU tensor: ", error.what());
-    }
+    const c10::DeviceIndex device = current_device();
+    if (host_reaches(device) && !fits(device, bytes)) give_cached_back();
   }
   static void make_room(const HostTemporaries& work, size_t bytes) {
     const c10::DeviceIndex device = work.device_;
