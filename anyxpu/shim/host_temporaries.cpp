@@ -14,6 +14,7 @@
 #include "shim/gil.h"
 #include "shim/host_memory.h"
 #include "shim/runtime.h"
+#include "shim/waiting.h"
 
 namespace anyxpu {
 namespace {
@@ -99,10 +100,7 @@ c10::DataPtr lend(const HostTemporaries& work, size_t bytes) {
   }
   // Whoever had the block before may have left work on the stream, which the host does not wait for by itself.
   ax_queue* const queue = current_queue(device);
-  if (driver().queue_query(queue) != AX_OK) {
-    const GilReleased no_gil;  // the stream may run host functions that take it
-    check(driver().queue_synchronize(queue), "wait for memory of the stream");
-  }
+  if (driver().queue_query(queue) != AX_OK) wait_for_queue(queue, device, "wait for memory that a host operator takes");
   void* const data = block.get();
   Lent& all = lent();
   const std::lock_guard<std::mutex> lock(all.mutex);
