@@ -330,3 +330,17 @@ def test_parts_that_may_see_nothing_give_zeros(xpu, monkeypatch):
     out, logs, _ = flash.forward(query, key, key, None, 0.0, False, None)
     scores = (query.cpu().double() @ key.cpu().double().transpose(-1, -2))[:, :, 0] / 8
     assert (logs[..., 0].cpu() - scores.logsumexp(-1)).abs().max() < 1e-5
+
+
+@pytest.mark.not_simulated("compares results")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("heads", "groups", "queries"), [(10, 2, 1), (4, 2, 1), (3, 3, 4), (2, 1, 7)])
+def test_few_queries_over_the_same_keys_equal_f64(xpu, heads, groups, queries, dtype):
+    # Of one query, heads that share keys are one block.
+    shapes = (heads, queries, 128), (groups, 333, 128), (groups, 333, 72)
+    given = [torch.randn(1, *shape).to(dtype) for shape in shapes]
+    mask = torch.rand(1, heads, queries, 333) > 0.3
+    exact = scaled_dot_product_attention(*(t.double() for t in given), attn_mask=mask, enable_gqa=True)
+    with torch.no_grad():
+        ours = scaled_dot_product_attention(*(t.to("xpu") for t in given), attn_mask=mask.to("xpu"), enable_gqa=True)
+    assert (ours.cpu() - exact).abs().max() <= 3 * DTYPES[dtype] * exact.abs().max()
