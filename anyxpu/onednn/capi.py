@@ -62,6 +62,7 @@ class Arg(IntEnum):
     WEIGHTS_SCALE = 1 << 12 | 33
     DST_SCALE = 1 << 12 | 17
     SRC_ZERO_POINT = 1 << 13 | 1
+    WEIGHTS_ZERO_POINT = 1 << 13 | 33
     DST_ZERO_POINT = 1 << 13 | 17
     FIRST_POST_OP = 1 << 15 | 2  # the second operand of what comes first after the primitive's own work
     DIFF_SRC = 129
@@ -133,10 +134,12 @@ DATA_TYPES: dict[torch.dtype, int] = {
     torch.float64: 7,
     torch.float8_e5m2: 9,
     torch.float8_e4m3fn: 10,
+    torch.int4: 11,  # type: ignore[attr-defined]
+    torch.uint4: 12,  # type: ignore[attr-defined]
 }
 
 # torch's names of the precision a float32 product may be computed in -> dnnl_fpmath_mode_t. "none" means nobody chose.
-MATH_MODES: dict[str, int] = {"none": 0, "ieee": 0, "bf16": 1, "tf32": 4}
+MATH_MODES: dict[str, int] = {"none": 0, "ieee": 0, "bf16": 1, "f16": 2, "tf32": 4}
 
 _handle = c_void_p
 _out = POINTER(c_void_p)
@@ -208,11 +211,11 @@ _QUICK: dict[str, tuple[Any, ...]] = {
     "dnnl_primitive_attr_create": (_out,),
     "dnnl_primitive_attr_destroy": (_handle,),
     "dnnl_primitive_attr_set_scratchpad_mode": (_handle, c_int),
-    "dnnl_primitive_attr_set_fpmath_mode": (_handle, c_int),
+    "dnnl_primitive_attr_set_fpmath_mode_v2": (_handle, c_int, c_int),
     "dnnl_primitive_attr_set_deterministic": (_handle, c_int),
     "dnnl_primitive_attr_set_post_ops": (_handle, _handle),
-    "dnnl_primitive_attr_set_scales_mask": (_handle, c_int, c_int),
-    "dnnl_primitive_attr_set_zero_points_mask": (_handle, c_int, c_int),
+    "dnnl_primitive_attr_set_scales": (_handle, c_int, c_int, c_int, Dims, c_int),
+    "dnnl_primitive_attr_set_zero_points": (_handle, c_int, c_int, c_int, Dims, c_int),
     "dnnl_post_ops_create": (_out,),
     "dnnl_post_ops_destroy": (_handle,),
     "dnnl_post_ops_append_eltwise": (_handle, c_int, c_float, c_float),

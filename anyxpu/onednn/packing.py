@@ -107,7 +107,7 @@ class PackedProduct:
                 self.worthwhile = False
                 return None
             chosen = executable.layout(Arg.WEIGHTS)
-            if chosen == self.given or executable.implementation.startswith("ref"):
+            if chosen == self.given or executable.is_reference:
                 self.worthwhile = False
                 return None
             if packing.change is None:

@@ -83,6 +83,29 @@ class MemoryDesc:
 
 
 @dataclass(frozen=True)
+class Factors:
+    """Scales or zero points of an operand that is quantized. Their values are an operand of their own.
+
+    Attributes:
+        arg: the operand.
+        mask: of its dimensions along which they change.
+        dtype: theirs.
+        groups: how many elements share one along the last two dimensions, where more than one does along a dimension
+            of the mask.
+    """
+
+    arg: Arg
+    mask: int
+    dtype: torch.dtype
+    groups: tuple[int, ...] = ()
+
+    def set(self, kind: str, attributes: int, what: str) -> None:
+        """Make them ``scales`` or ``zero_points`` of a dnnl_primitive_attr_t."""
+        args = (self.arg, self.mask, len(self.groups), dims(self.groups), capi.DATA_TYPES[self.dtype])
+        capi.call(f"primitive_attr_set_{kind}", attributes, *args, what=what)
+
+
+@dataclass(frozen=True)
 class Attributes:
     """What a primitive does besides its main work (dnnl_primitive_attr_t).
 
@@ -95,9 +118,8 @@ class Attributes:
             that operand's shape, strides, dtype); None for none. Not together with ``alpha`` or ``beta``.
         eltwise: a function applied to what these make, as (algorithm, its alpha, its beta); None for none.
         zero_point: of the destination's old value, taken from it before ``beta``.
-        scales: operands that are quantized, each with the mask of the dimensions along which its scale changes. The
-            scales are operands of their own (:attr:`Arg.SRC_SCALE` and the like).
-        zero_points: the same of their zero points.
+        scales, zero_points: of operands that are quantized (:attr:`Arg.SRC_SCALE` and the like are their values).
+        widened: weights of integers are computed with as ``math_mode`` has it, like the source's numbers.
     """
 
     alpha: float = 1.0
@@ -107,22 +129,23 @@ class Attributes:
     binary: tuple[Algorithm, tuple[int, ...], tuple[int, ...], torch.dtype] | None = None
     eltwise: tuple[Algorithm, float, float] | None = None
     zero_point: int = 0
-    scales: tuple[tuple[Arg, int], ...] = ()
-    zero_points: tuple[tuple[Arg, int], ...] = ()
+    scales: tuple[Factors, ...] = ()
+    zero_points: tuple[Factors, ...] = ()
+    widened: bool = False
 
     def create(self, what: str) -> int:
         """A new dnnl_primitive_attr_t with the scratchpad left to the caller."""
         attributes = capi.create("primitive_attr_create", what=what)
         capi.call("primitive_attr_set_scratchpad_mode", attributes, capi.SCRATCHPAD_MODE_USER, what=what)
         mode = capi.MATH_MODES[self.math_mode]
-        if mode:
-            capi.call("primitive_attr_set_fpmath_mode", attributes, mode, what=what)
+        if mode or self.widened:
+            capi.call("primitive_attr_set_fpmath_mode_v2", attributes, mode, self.widened, what=what)
         if self.deterministic:
             capi.call("primitive_attr_set_deterministic", attributes, 1, what=what)
-        for arg, mask in self.scales:
-            capi.call("primitive_attr_set_scales_mask", attributes, arg, mask, what=what)
-        for arg, mask in self.zero_points:
-            capi.call("primitive_attr_set_zero_points_mask", attributes, arg, mask, what=what)
+        for scales in self.scales:
+            scales.set("scales", attributes, what)
+        for points in self.zero_points:
+            points.set("zero_points", attributes, what)
         post_ops = capi.create("post_ops_create", what=what)
         try:
             if self.alpha != 1.0:
@@ -225,6 +248,11 @@ class Executable:
         self._array = ctypes.c_uint64 * (2 * len(args))
         self._template = bytes(self._array(*(word for arg in args for word in (arg, 0))))
         self._handle = capi.create("primitive_create", description.handle, what=self.what)
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether it is one of oneDNN's slow ones (``ref:any``, ``ocl:ref:any`` on a GPU), which are for all cases."""
+        return "ref" in self.implementation.split(":")
 
     def layout(self, arg: Arg) -> MemoryDesc:
         """The layout one operand must have."""

@@ -23,6 +23,7 @@ from anyxpu.onednn.primitive import (
     Attributes,
     Change,
     Executable,
+    Factors,
     MemoryDesc,
     PrimitiveDesc,
     SignatureCache,
@@ -194,16 +195,17 @@ class _Primitive:
         home = engine.engine(self.index)
         given, wanted, mask = _weight(call)
         factors = {Arg.SRC_SCALE: _ONE, Arg.WEIGHTS_SCALE: (call.weight_scale.numel(), torch.float32)}
-        zero_points: list[tuple[Arg, int]] = []
-        scales = [(Arg.SRC, 0), (Arg.WEIGHTS, mask if call.weight_scale.numel() > 1 else 0)]
+        zero_points: list[Factors] = []
+        mask = mask if call.weight_scale.numel() > 1 else 0
+        scales = [Factors(Arg.SRC, 0, torch.float32), Factors(Arg.WEIGHTS, mask, torch.float32)]
         if _may_count(call.zero_point):
-            zero_points.append((Arg.SRC, 0))
+            zero_points.append(Factors(Arg.SRC, 0, torch.int32))
             factors[Arg.SRC_ZERO_POINT] = _POINT
         if call.result_scale != 1:
-            scales.append((Arg.DST, 0))
+            scales.append(Factors(Arg.DST, 0, torch.float32))
             factors[Arg.DST_SCALE] = _ONE
         if call.result_zero_point:
-            zero_points.append((Arg.DST, 0))
+            zero_points.append(Factors(Arg.DST, 0, torch.int32))
             factors[Arg.DST_ZERO_POINT] = _POINT
         self.factors = tuple(factors)
         attributes = Attributes(
@@ -222,7 +224,7 @@ class _Primitive:
             capi.library().primitive_attr_destroy(handle)
         layouts = {arg: MemoryDesc.plain((size,), dtype, (1,)) for arg, (size, dtype) in factors.items()}
         self.executable = Executable(home, description, operands, layouts)
-        if self.executable.implementation.startswith("ref") and call.source.dtype not in INTEGERS:
+        if self.executable.is_reference and call.source.dtype not in INTEGERS:
             raise capi.Unimplemented("primitive_desc_create", capi.Status.UNIMPLEMENTED, f"{what}, but for a slow one")
         wanted = self.executable.layout(Arg.WEIGHTS)
         same = wanted == given

@@ -35,6 +35,9 @@ TABLE: dict[str, str] = {
     "_flash_attention_backward": "packed_attention.flash_backward",
     "_efficient_attention_forward": "packed_attention.efficient_forward",
     "_efficient_attention_backward": "packed_attention.efficient_backward",
+    "_convert_weight_to_int4pack": "weight_only.convert_weight_to_int4pack",
+    "_weight_int4pack_mm_with_scales_and_zeros": "weight_only.int4pack_mm",
+    "_weight_int8pack_mm": "weight_only.int8pack_mm",
 }
 
 

@@ -1,0 +1,129 @@
+"""Products with weights of 4 and 8 bits, against float64 products with what the weights stand for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import anyxpu.ops
+from anyxpu import simulate
+from anyxpu.onednn.weight_only import Weight
+from anyxpu.ops.weight_only import dequantized
+
+pytestmark = pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device")
+
+aten = torch.ops.aten
+# Rounding to the result's dtype, of which float32 has the sums' own.
+BOUNDS = {torch.float32: 2e-6, torch.bfloat16: 4e-3, torch.float16: 6e-4}
+# n, k and the group: whole blocks; rows that are left over; groups within a register; k of one odd block; least sizes.
+WEIGHTS = ((64, 256, 32), (17, 128, 128), (40, 512, 64), (33, 384, 128), (8, 96, 96), (5, 8, 8))
+# None; by the kernel of few rows; by oneDNN on every device.
+ROWS = (0, 1, 3, 7, 33)
+
+
+def four_bits(n: int, k: int, group: int, dtype: torch.dtype) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+    """The weight as its operator takes it, on the CPU, and what it stands for."""
+    numbers = torch.randint(0, 16, (n, k), dtype=torch.uint8)
+    scales = (torch.rand(k // group, n) / 100).to(dtype)
+    points = torch.randint(-8, 16, (k // group, n), dtype=torch.int8)
+    wide = numbers.view(n, k // group, group).double() - points.t()[:, :, None]
+    pairs = (numbers[:, 1::2] << 4 | numbers[:, ::2]).contiguous()
+    return (pairs, scales, points), (wide * scales.double().t()[:, :, None]).view(n, k)
+
+
+def check(got: torch.Tensor, want: torch.Tensor, dtype: torch.dtype) -> None:
+    assert (got.dtype, got.shape, got.device.type) == (dtype, want.shape, "xpu")
+    assert got.is_contiguous()
+    if got.numel() and not simulate.active():  # kernels do not execute there
+        assert float((got.cpu().double() - want).norm() / want.norm()) < BOUNDS[dtype]
+
+
+@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
+@pytest.mark.parametrize("rows", ROWS)
+def test_four_bits(rows, dtype):
+    for n, k, group in WEIGHTS:
+        for factors in {dtype, torch.float32}:
+            (pairs, scales, points), meant = four_bits(n, k, group, factors)
+            packed = aten._convert_weight_to_int4pack(pairs.xpu(), 8)
+            assert (packed.dtype, tuple(packed.shape)) == (torch.int32, (n, k // 8))
+            x = torch.randn(rows, k, dtype=dtype)
+            operands = (x.xpu(), packed, group, scales.xpu(), points.xpu())
+            check(aten._weight_int4pack_mm_with_scales_and_zeros(*operands), x.double() @ meant.t(), dtype)
+
+
+@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
+@pytest.mark.parametrize("rows", ROWS)
+def test_eight_bits(rows, dtype):
+    for n, k in ((64, 256), (17, 100), (3, 7), (33, 68)):
+        numbers, scales = torch.randint(-128, 128, (n, k), dtype=torch.int8), torch.rand(n).to(dtype)
+        x = torch.randn(rows, k, dtype=dtype)
+        got = aten._weight_int8pack_mm(x.xpu(), numbers.xpu(), scales.xpu())
+        check(got, x.double() @ (numbers.double() * scales.double()[:, None]).t(), dtype)
+
+
+def test_operands_of_any_strides():
+    (pairs, scales, points), meant = four_bits(24, 128, 32, torch.bfloat16)
+    packed = aten._convert_weight_to_int4pack(pairs.t().contiguous().xpu().t(), 2)
+    assert simulate.active() or torch.equal(packed.cpu(), pairs.view(torch.int32))
+    for rows in (2, 20):
+        wide = torch.randn(128, rows, dtype=torch.bfloat16).xpu()
+        turned = [t.t().contiguous().xpu().t() for t in (scales, points)]
+        spread = torch.stack((packed, packed), 2)[:, :, 0]
+        got = aten._weight_int4pack_mm_with_scales_and_zeros(wide.t(), spread, 32, *turned)
+        check(got, wide.cpu().double().t() @ meant.t(), torch.bfloat16)
+
+
+@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
+def test_what_a_weight_stands_for(dtype):
+    """The way of what oneDNN does not have."""
+    for n, k, group in WEIGHTS:
+        (pairs, scales, points), meant = four_bits(n, k, group, dtype)
+        weight = Weight(pairs.xpu().view(torch.int32), scales.xpu(), points.xpu(), group)
+        check(dequantized(weight, dtype), meant, dtype)
+    for n, k in ((9, 64), (5, 7)):
+        numbers, scales = torch.randint(-128, 128, (n, k), dtype=torch.int8), torch.rand(1, n).to(dtype)
+        weight = Weight(numbers.xpu(), scales.xpu(), None, k)
+        check(dequantized(weight, dtype), numbers.double() * scales.double().t(), dtype)
+
+
+@pytest.mark.parametrize("rows", [1, 20])
+def test_compiled_it_equals_eager_and_asks_no_host(rows):
+    (pairs, scales, points), _ = four_bits(32, 256, 64, torch.bfloat16)
+    packed = aten._convert_weight_to_int4pack(pairs.xpu(), 8)
+    factors = scales.xpu(), points.xpu()
+
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(aten._weight_int4pack_mm_with_scales_and_zeros(x, packed, 64, *factors) + 1)
+
+    x = torch.randn(rows, 256, dtype=torch.bfloat16).xpu()
+    want, compiled = layer(x), torch.compile(layer)
+    compiled(x)
+    anyxpu.ops.reset_counters()
+    got = compiled(x)
+    assert not [name for name, ways in anyxpu.ops.counters().items() if "host" in ways]
+    if not simulate.active():
+        torch.testing.assert_close(got.cpu(), want.cpu(), rtol=0.01, atol=0.01)
+
+
+def test_bad_operands_are_named():
+    (pairs, scales, points), _ = four_bits(16, 64, 32, torch.float32)
+    w, s, z = aten._convert_weight_to_int4pack(pairs.xpu(), 8), scales.xpu(), points.xpu()
+    product, x = aten._weight_int4pack_mm_with_scales_and_zeros, torch.randn(2, 64).xpu()
+    for error, operands in (
+        ("float32, bfloat16 or float16, not torch.float64", (x.double(), w, 32, s, z)),
+        ("int32 weights", (x, pairs.xpu(), 32, s, z)),
+        ("k of 56", (x[:, :56], w, 32, s, z)),
+        (r"divides k \(64\), not 48", (x, w, 48, s, z)),
+        (r"divides k \(64\), not 0", (x, w, 0, s, z)),
+        (r"scales of shape \(2, 16\), not \(16, 2\)", (x, w, 32, s.t(), z)),
+        ("int8 zero points", (x, w, 32, s, z.int())),
+        ("all operands on xpu:0, not on cpu", (x, w, 32, s, points)),
+    ):
+        with pytest.raises(RuntimeError, match=error):
+            product(*operands)
+    with pytest.raises(RuntimeError, match="that 8 divides, not 12: pad the weight"):
+        aten._convert_weight_to_int4pack(torch.zeros(4, 6, dtype=torch.uint8, device="xpu"), 8)
+    with pytest.raises(RuntimeError, match="innerKTiles of 2, 4 or 8, not 3"):
+        aten._convert_weight_to_int4pack(pairs.xpu(), 3)
+    with pytest.raises(RuntimeError, match="scales of shape"):
+        aten._weight_int8pack_mm(x, torch.zeros(5, 64, dtype=torch.int8, device="xpu"), torch.ones(4, device="xpu"))
