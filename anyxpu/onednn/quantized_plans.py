@@ -16,7 +16,7 @@ from torch import Tensor
 from anyxpu.onednn import capi, engine, functions
 from anyxpu.onednn.capi import Algorithm, Arg, Prop
 from anyxpu.onednn.convolution import Geometry, channels_last_strides
-from anyxpu.onednn.fallbacks import COMPOSED, Fallback, count, named
+from anyxpu.onednn.fallbacks import COMPOSED, Declined, Fallback, count, named
 from anyxpu.onednn.functions import Unary
 from anyxpu.onednn.matmul import contiguous_strides
 from anyxpu.onednn.primitive import (
@@ -48,7 +48,8 @@ class Call:
         source: ``(rows, k)``, or ``(batch, in, *spatial)`` of two or three dimensions; dense.
         weight: ``(k, n)``, or ``(out, in / groups, *kernel)``, of any strides.
         scale, zero_point: of the source.
-        weight_scale: one number, or one a column (output channel); float32 on the device.
+        weight_scale: one number, or one a column (output channel); float32 on the device. None for a product of
+            integers as they are, whose result is int32.
         weight_zero_point: the same, or None where all are 0.
         bias: ``(n,)``.
         dtype, result_scale, result_zero_point: of the result; the factors count where it is of 8 bits.
@@ -61,7 +62,7 @@ class Call:
     scale: Factor
     zero_point: Factor
     weight: Tensor
-    weight_scale: Tensor
+    weight_scale: Tensor | None
     weight_zero_point: Tensor | None
     bias: Tensor | None
     dtype: torch.dtype
@@ -153,6 +154,7 @@ class _Composed:
         along = (1, -1) if g is None else (-1, *[1] * (weight.dim() - 1))
         if call.weight_zero_point is not None:
             weight = weight - call.weight_zero_point.reshape(along)
+        assert call.weight_scale is not None
         weight = weight * call.weight_scale.reshape(along)
         if g is None:
             result = source @ weight
@@ -194,10 +196,13 @@ class _Primitive:
         what, self.index = str(call), call.source.device.index
         home = engine.engine(self.index)
         given, wanted, mask = _weight(call)
-        factors = {Arg.SRC_SCALE: _ONE, Arg.WEIGHTS_SCALE: (call.weight_scale.numel(), torch.float32)}
+        factors: dict[Arg, tuple[int, torch.dtype]] = {}
+        scales: list[Factors] = []
         zero_points: list[Factors] = []
-        mask = mask if call.weight_scale.numel() > 1 else 0
-        scales = [Factors(Arg.SRC, 0, torch.float32), Factors(Arg.WEIGHTS, mask, torch.float32)]
+        if call.weight_scale is not None:
+            factors = {Arg.SRC_SCALE: _ONE, Arg.WEIGHTS_SCALE: (call.weight_scale.numel(), torch.float32)}
+            mask = mask if call.weight_scale.numel() > 1 else 0
+            scales = [Factors(Arg.SRC, 0, torch.float32), Factors(Arg.WEIGHTS, mask, torch.float32)]
         if _may_count(call.zero_point):
             zero_points.append(Factors(Arg.SRC, 0, torch.int32))
             factors[Arg.SRC_ZERO_POINT] = _POINT
@@ -242,10 +247,10 @@ class _Primitive:
         stream = engine.stream(self.index)
         weight = call.weight if self.change is None else self.change.run(call.weight, stream)
         values: dict[Arg, Tensor] = {
-            arg: call.weight_scale if arg == Arg.WEIGHTS_SCALE else _on_device(factor, dtype, device)
+            arg: _on_device(factor, dtype, device)
             for arg, factor, dtype in (
                 (Arg.SRC_SCALE, call.scale, torch.float32),
-                (Arg.WEIGHTS_SCALE, 0.0, torch.float32),
+                (Arg.WEIGHTS_SCALE, call.weight_scale, torch.float32),
                 (Arg.SRC_ZERO_POINT, call.zero_point, torch.int32),
                 (Arg.DST_SCALE, call.result_scale, torch.float32),
                 (Arg.DST_ZERO_POINT, call.result_zero_point, torch.int32),
@@ -277,7 +282,8 @@ def _constant(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.tensor([value], dtype=dtype, device=device)
 
 
-def _on_device(factor: Factor, dtype: torch.dtype, device: torch.device) -> Tensor:
+def _on_device(factor: Factor | None, dtype: torch.dtype, device: torch.device) -> Tensor:
+    assert factor is not None
     return factor.to(dtype) if isinstance(factor, Tensor) else _constant(factor, dtype, device)
 
 
@@ -320,10 +326,25 @@ def _describe(
     return PrimitiveDesc("convolution_forward", *args, what=what), operands
 
 
-Plan = _Primitive | _Composed
+class _Absent:
+    """A product of integers, which float32 does not hold, so that it is no composition."""
+
+    def __init__(self, reason: str | capi.Unavailable, call: Call) -> None:
+        self.declined = Declined(Fallback(call.kind, call.operands, str(reason)))
+
+    def run(self, call: Call) -> Any:
+        return self.declined.run()
+
+
+Plan = _Primitive | _Composed | _Absent
 
 
 def _plan(call: Call) -> Plan:
+    if call.weight_scale is None:
+        try:
+            return _Primitive(call) if engine.available() else _Absent("the driver's queues are not SYCL's", call)
+        except capi.Unavailable as error:
+            return _Absent(error, call)
     if not engine.available():
         return _Composed(call, "the driver's queues are not SYCL's")
     if 0 in call.shape or 0 in call.source.shape or 0 in call.weight.shape:
@@ -340,7 +361,11 @@ def _plan(call: Call) -> Plan:
         return _Composed(call, error)
 
 
-def compute(call: Call) -> Tensor:
-    """The result of a call, in ``call.into`` where that is given."""
+def compute(call: Call) -> Any:
+    """The result of a call, in ``call.into`` where that is given.
+
+    Returns:
+        ``NotImplemented`` for a product of integers as they are that oneDNN does not have.
+    """
     plan: Plan = CACHE.get(call.key(), _plan, call)
     return plan.run(call)

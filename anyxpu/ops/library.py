@@ -28,6 +28,8 @@ TABLE: dict[str, str] = {
     "addmv_": "matmul.addmv_",
     "dot": "matmul.dot",
     "vdot": "matmul.dot",
+    "_int_mm": "integer.int_mm",
+    "_int_mm.out": "integer.int_mm_out",
     "convolution_overrideable": "convolution.forward",
     "convolution_backward_overrideable": "convolution.backward",
     "mkldnn_rnn_layer": "recurrent.forward",
