@@ -128,3 +128,39 @@ def test_of_more_than_32_bits_of_bytes(xpu):
         turned[:, 0].fill_(7)
         assert bool((turned[:, 0] == 7).all()) and torch.equal(turned[-9:, 1].cpu(), source[1, -9:])
         del there, turned
+
+
+EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+def bits(t: Tensor) -> Tensor:
+    return t.view(torch.uint8)
+
+
+@pytest.mark.parametrize("eight", EIGHT_BITS, ids=str)
+def test_every_float_of_eight_bits_is_read(xpu, eight):
+    numbers = torch.arange(256, dtype=torch.uint8).view(eight)
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.complex64, torch.bool):
+        ops.reset_counters()
+        got = numbers.xpu().to(dtype)
+        assert ops.counters()["aten::copy_"] == {"structural": 2}  # there, and to the other dtype
+        torch.testing.assert_close(got.cpu(), numbers.to(dtype), rtol=0, atol=0, equal_nan=True)
+    finite = numbers[numbers.float().isfinite()]
+    assert torch.equal(finite.xpu().to(torch.int32).cpu(), finite.to(torch.int32))
+
+
+@pytest.mark.parametrize("eight", EIGHT_BITS, ids=str)
+def test_floats_of_eight_bits_are_rounded_as_the_cpu_does(xpu, eight):
+    """Every float of 16 bits; of 32, those midway between two, those next to them, and any."""
+    for dtype in (torch.float16, torch.bfloat16):
+        every = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(dtype)
+        assert torch.equal(bits(every.xpu().to(eight)).cpu(), bits(every.to(eight)))
+    numbers = torch.arange(256, dtype=torch.uint8).view(eight).float()
+    midway = torch.cat(((numbers[:-1] + numbers[1:]) / 2, numbers, torch.tensor([464.0, 480.0, 61440.0, 65536.0])))
+    beside = [torch.nextafter(midway, torch.full_like(midway, end)) for end in (-1e30, 1e30)]
+    some = torch.randint(-(1 << 31), (1 << 31) - 1, (200_000,), dtype=torch.int32).view(torch.float32)
+    for floats in (midway, *beside, some, torch.randn(50_000) * 300, torch.randn(50_000) * 1e-4):
+        assert torch.equal(bits(floats.xpu().to(eight)).cpu(), bits(floats.to(eight)))
+        assert torch.equal(bits(floats.double().xpu().to(eight)).cpu(), bits(floats.double().to(eight)))
+    whole = torch.randint(-500, 500, (1000,))
+    assert torch.equal(bits(whole.xpu().to(eight)).cpu(), bits(whole.to(eight)))

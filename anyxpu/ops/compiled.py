@@ -38,6 +38,10 @@ TABLE: dict[str, str] = {
     "_convert_weight_to_int4pack": "weight_only.convert_weight_to_int4pack",
     "_weight_int4pack_mm_with_scales_and_zeros": "weight_only.int4pack_mm",
     "_weight_int8pack_mm": "weight_only.int8pack_mm",
+    "_scaled_mm": "scaled.scaled_mm",
+    "_scaled_mm.out": "scaled.scaled_mm_out",
+    "_scaled_mm_v2": "scaled.scaled_mm_v2",
+    "_scaled_mm_v2.out": "scaled.scaled_mm_v2",
 }
 
 

@@ -142,7 +142,14 @@ def options(device: int, family: str, source: str, destination: str) -> str:
     properties = lib().properties(device)
     doubles = ("-DHAS_FP64",) if properties.has_fp64 else ()
     cpu = ("-DON_CPU",) if properties.type == "cpu" else ()
-    return " ".join(("-cl-std=CL3.0", *_SHAPE_OPTIONS, *doubles, *cpu, *types, *_FAMILIES[family]))
+    beyond = (f"-DE4M3_BEYOND={_beyond_e4m3()}u",) if destination == "f8e4m3" else ()
+    return " ".join(("-cl-std=CL3.0", *_SHAPE_OPTIONS, *doubles, *cpu, *beyond, *types, *_FAMILIES[family]))
+
+
+@cache
+def _beyond_e4m3() -> int:
+    """The bits that a number becomes which float8_e4m3fn has not: NaN, or from torch 2.13 on the largest there is."""
+    return int(torch.full((1,), 1e4).to(torch.float8_e4m3fn).view(torch.uint8)[0])
 
 
 def _module(device: int, name: str, text: bytes, build: str) -> Any:

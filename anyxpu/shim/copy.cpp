@@ -78,6 +78,10 @@ const char* type_name(c10::ScalarType type) {
       return "f16";
     case c10::ScalarType::BFloat16:
       return "bf16";
+    case c10::ScalarType::Float8_e4m3fn:
+      return "f8e4m3";
+    case c10::ScalarType::Float8_e5m2:
+      return "f8e5m2";
     case c10::ScalarType::Float:
       return "f32";
     case c10::ScalarType::Double:

@@ -8,8 +8,8 @@
  * loops.
  *
  * Conversions are ATen's on the CPU: to bool by != 0 of any part, complex to real drops the imaginary part, float to
- * an unsigned integer of 8..32 bits goes through a signed 64-bit one, and everything that becomes a 16-bit float goes
- * through a 32-bit one, rounded to nearest even each time.
+ * an unsigned integer of 8..32 bits goes through a signed 64-bit one, and everything that becomes a float of 16 or 8
+ * bits goes through one of 32, rounded to nearest even each time.
  */
 
 /* --- from memory to a value: kind I (an integer or bool), F (a float), C (a complex number), B (bits) ----------- */
@@ -24,6 +24,8 @@
 #define READ_i64(x) (x)
 #define READ_f16(x) read_f16(x)
 #define READ_bf16(x) read_bf16(x)
+#define READ_f8e4m3(x) read_f8e4m3(x)
+#define READ_f8e5m2(x) read_f8e5m2(x)
 #define READ_f32(x) (x)
 #define READ_f64(x) (x)
 #define READ_c32(r) ((float2)(read_f16((r).x), read_f16((r).y)))
@@ -46,6 +48,8 @@
 #define KIND_i64 I
 #define KIND_f16 F
 #define KIND_bf16 F
+#define KIND_f8e4m3 F
+#define KIND_f8e5m2 F
 #define KIND_f32 F
 #define KIND_f64 F
 #define KIND_c32 C
@@ -93,6 +97,12 @@
 #define WRITE_bf16_I(v) write_bf16((float)(v))
 #define WRITE_bf16_F(v) write_bf16((float)(v))
 #define WRITE_bf16_C(v) write_bf16((float)(v).x)
+#define WRITE_f8e4m3_I(v) write_f8e4m3((float)(v))
+#define WRITE_f8e4m3_F(v) write_f8e4m3((float)(v))
+#define WRITE_f8e4m3_C(v) write_f8e4m3((float)(v).x)
+#define WRITE_f8e5m2_I(v) write_f8e5m2((float)(v))
+#define WRITE_f8e5m2_F(v) write_f8e5m2((float)(v))
+#define WRITE_f8e5m2_C(v) write_f8e5m2((float)(v).x)
 #define WRITE_f32_I(v) ((float)(v))
 #define WRITE_f32_F(v) ((float)(v))
 #define WRITE_f32_C(v) ((float)(v).x)
