@@ -102,13 +102,17 @@ def test_rounding_to_16_bits_equals_the_cpus_everywhere(target, no_host):
 
 
 @pytest.mark.parametrize("dtype", FLOAT8S, ids=str)
-def test_float8_conversions_are_right_and_counted_as_host(dtype):
+def test_float8_conversions_are_right_and_counted(dtype):
+    """The two that quantization uses have kernels (test_copies.py has every value)."""
     src = torch.randn(64)
     expected = src.to(dtype)
     device_src = src.to(DEVICE)
     anyxpu.ops.reset_counters()
     actual = device_src.to(dtype)
-    assert anyxpu.ops.counters()["aten::copy_"]["host"] == 1
+    way = "structural" if dtype in (torch.float8_e4m3fn, torch.float8_e5m2) else "host"
+    ways = anyxpu.ops.counters()["aten::copy_"]
+    assert ways[way] == 1
+    assert way == "host" or "host" not in ways
     assert_same_bits(actual, expected)
     assert_same_bits(actual.float(), expected.float())
 
