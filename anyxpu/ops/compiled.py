@@ -42,6 +42,8 @@ TABLE: dict[str, str] = {
     "_scaled_mm.out": "scaled.scaled_mm_out",
     "_scaled_mm_v2": "scaled.scaled_mm_v2",
     "_scaled_mm_v2.out": "scaled.scaled_mm_v2",
+    "_scaled_grouped_mm": "scaled_groups.scaled_grouped_mm",
+    "_scaled_grouped_mm_v2": "scaled_groups.scaled_grouped_mm_v2",
 }
 
 

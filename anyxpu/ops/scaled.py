@@ -17,7 +17,7 @@ from anyxpu.onednn.eight_bits import product
 EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
 _RESULTS = (torch.float32, torch.bfloat16, torch.float16)
 
-_TENSORWISE, _ROWWISE = 0, 1
+TENSORWISE, ROWWISE = 0, 1
 """Of torch.nn.functional.ScalingType."""
 
 
@@ -85,7 +85,7 @@ def scaled_mm_v2(
 ) -> Any:
     """aten::_scaled_mm_v2 and its ``.out``, as torch.nn.functional.scaled_mm calls them: :func:`scaled_mm`."""
     recipes = (tuple(recipe_a), tuple(recipe_b))
-    served = recipes in (((_TENSORWISE,), (_TENSORWISE,)), ((_ROWWISE,), (_ROWWISE,)))
+    served = recipes in (((TENSORWISE,), (TENSORWISE,)), ((ROWWISE,), (ROWWISE,)))
     plain = not any(swizzle_a) and not any(swizzle_b) and tuple(contraction_dim) in ((), (1, 0), (-1, -2))
     if not served or not plain or len(scale_a) != 1 or len(scale_b) != 1:
         return NotImplemented
