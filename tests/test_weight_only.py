@@ -18,7 +18,7 @@ BOUNDS = {torch.float32: 2e-6, torch.bfloat16: 4e-3, torch.float16: 6e-4}
 # n, k and the group: whole blocks; rows that are left over; groups within a register; k of one odd block; least sizes.
 WEIGHTS = ((64, 256, 32), (17, 128, 128), (40, 512, 64), (33, 384, 128), (8, 96, 96), (5, 8, 8))
 # None; by the kernel of few rows; by oneDNN on every device.
-ROWS = (0, 1, 3, 7, 33)
+ROWS = (0, 1, 2, 4, 33)
 
 
 def four_bits(n: int, k: int, group: int, dtype: torch.dtype) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:

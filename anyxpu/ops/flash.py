@@ -294,7 +294,7 @@ def attend(p: Problem, out: Tensor, logs: Tensor, places: Places, dropout: float
                 out.copy_(into)
             return 0
         arguments, constants = p.keys_elsewhere()
-        with _current(out.device):
+        with current(out.device):
             kernels.attend[grid](
                 p.query, p.key, p.value, p.bias(), into, logs,
                 *_three(p.query), *_three(p.key), *_three(p.value), *_three(into), *p.bias_strides(),
@@ -341,7 +341,7 @@ def _attend_by_parts(p: Problem, out: Tensor, logs: Tensor, scale: float | None,
     _, v_head, v_row = _three(p.value)
     _, bias_head, bias_query, bias_key = p.bias_strides()
     (used, pages, page_row, _), constants = p.keys_elsewhere()
-    with _current(out.device):
+    with current(out.device):
         kernels.attend[(-(-p.queries // blocks.queries), p.heads, parts)](
             p.query, p.key, p.value, p.bias(), whole, sums,
             0, *_three(p.query)[1:], part * k_row, k_head, k_row, part * v_row, v_head, v_row, *_three(whole),
@@ -416,7 +416,7 @@ def _backward_kernels(
     blocks = p.blocks(backward=True)
     last = (_scale(p, scale) * LOG2E, dropout, seed, p.queries, p.keys, *p.offsets(), *places, *p.window.bounds())
     options = {"BM": blocks.queries, "BN": blocks.keys, "WIDE": blocks.wide, "num_warps": blocks.warps}
-    with _current(grad.device):
+    with current(grad.device):
         kernels.by_queries[(-(-p.queries // blocks.queries), p.heads, p.batches)](
             p.query, p.key, p.value, p.bias(), out, grad, logs, deltas, into[0],
             *_three(p.query), *_three(p.key), *_three(p.value), *_three(out), *_three(grad), *_three(into[0]),
@@ -429,7 +429,7 @@ def _backward_kernels(
         )  # fmt: skip
 
 
-def _current(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+def current(device: torch.device) -> contextlib.AbstractContextManager[Any]:
     """Makes the device current where it is not; the guard takes as long as a launch."""
     if device.index == torch.xpu.current_device():
         return contextlib.nullcontext()

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from anyxpu.onednn.eight_bits import product
+from anyxpu.ops.flash import current
 
 EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
 _RESULTS = (torch.float32, torch.bfloat16, torch.float16)
@@ -138,7 +139,7 @@ def _rescale(sums: Tensor, a: Tensor, b: Tensor, bias: Tensor | None, out: Tenso
     from anyxpu.ops import scaled_kernels as kernels  # Triton, which `import torch` does without
 
     (m, n), columns = sums.shape, 256
-    with torch.xpu.device(sums.device):
+    with current(sums.device):
         kernels.rescale[(-(-n // columns), m)](
             sums, a, b, a if bias is None else bias.contiguous(), out, n, int(a.numel() > 1), int(b.numel() > 1),
             *out.stride(), BIAS=bias is not None, BN=columns, num_warps=1,

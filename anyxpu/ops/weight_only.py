@@ -5,18 +5,16 @@ torchao's ``int4`` in the packing ``plain_int32``, AWQ, GPTQ and HQQ over it, an
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from anyxpu.onednn.weight_only import Weight, product
+from anyxpu.ops.flash import current
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
-_FEW = 6
-"""Rows up to which the kernel of few rows is faster on a CPU device than oneDNN, which unpacks the weight for a tile
-of rows before it multiplies: measured, of 4096 x 4096, 5.6 ms from 1 to 8 rows where a row takes 0.8."""
-
 _ROWS, _WORDS = 8, 16  # of a block; 16 words are a register
 
 
@@ -138,14 +136,31 @@ def _product(source: Tensor, weight: Weight) -> Tensor:
     if depth == 0:
         return source.new_zeros(source.shape[0], rows)
     source = source.contiguous()
-    if source.shape[0] <= _FEW and not depth * weight.bits % 32 and _on_cpu(source):
+    if source.shape[0] <= _few(weight) and not depth * weight.bits % 32 and _on_cpu(source.get_device()):
         return _few_rows(source, weight)
     result: Any = product(source, weight)
     return source @ dequantized(weight, source.dtype).t() if result is NotImplemented else result
 
 
-def _on_cpu(t: Tensor) -> bool:
-    return bool(torch.xpu.get_device_properties(t.device).type == "cpu")
+def _few(weight: Weight) -> int:
+    """Rows up to which the kernel of few rows is faster on a CPU device than oneDNN.
+
+    Measured, of 4096 x 4096 in bf16, in ms: oneDNN, which unpacks the weight for a tile of rows, takes 6 to 7 of 4 bits
+    and 3.3 of 8; the kernel 1.8 for a row and 4 for four, but 3.5 and 10 where lanes have scales of their own.
+    """
+    if weight.bits == 8:
+        return 2
+    return 4 if _even(weight) else 1
+
+
+def _even(weight: Weight) -> bool:
+    """Whether a register's words are of one group."""
+    return weight.group == weight.shape[1] or weight.group % (32 // weight.bits * _WORDS) == 0
+
+
+@functools.lru_cache(maxsize=64)
+def _on_cpu(device: int) -> bool:
+    return bool(torch.xpu.get_device_properties(device).type == "cpu")
 
 
 def _few_rows(source: Tensor, weight: Weight) -> Tensor:
@@ -156,12 +171,11 @@ def _few_rows(source: Tensor, weight: Weight) -> Tensor:
     x = torch.empty((m, each, words), dtype=torch.float32, device=source.device)
     x.copy_(source.view(m, words, each).transpose(1, 2))
     result = source.new_empty(m, rows)
-    group = weight.group
-    with torch.xpu.device(source.device):
+    with current(source.device):
         kernels.few_rows[(-(-rows // _ROWS), m)](
             x, weight.values.view(torch.int32), weight.scales, _points(weight), result, rows, words,
-            GROUP=group, BITS=weight.bits, POINTS=weight.zero_points is not None,
-            EVEN=group == depth or group % (each * _WORDS) == 0, FULL=rows % _ROWS == 0, BN=_ROWS, BW=_WORDS,
+            GROUP=weight.group, BITS=weight.bits, POINTS=weight.zero_points is not None,
+            EVEN=_even(weight), FULL=rows % _ROWS == 0, BN=_ROWS, BW=_WORDS,
             num_warps=1,
         )  # fmt: skip
     return result
@@ -177,7 +191,7 @@ def dequantized(weight: Weight, dtype: torch.dtype) -> Tensor:
         return (weight.values.float() * weight.scales.float().t()).to(dtype)
     words = depth * weight.bits // 32
     out = torch.empty((rows, depth), dtype=dtype, device=weight.values.device)
-    with torch.xpu.device(out.device):
+    with current(out.device):
         kernels.dequantize[(-(-words // 64), rows)](
             weight.values.view(torch.int32), weight.scales, _points(weight), out, rows, words,
             GROUP=weight.group, BITS=weight.bits, POINTS=weight.zero_points is not None, BW=64, num_warps=1,

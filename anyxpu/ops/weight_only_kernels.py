@@ -27,7 +27,7 @@ def _chunk(
     scales,
     points,
     rows,
-    words,
+    start,
     N,
     WORDS,
     GROUP: tl.constexpr,
@@ -36,13 +36,16 @@ def _chunk(
     EVEN: tl.constexpr,
     MASKED: tl.constexpr,
     FULL: tl.constexpr,
+    BW: tl.constexpr,
 ):
     """Add the products of some words of each row to the sums of its lanes.
 
     What is common to all rows is read first, so that the rest is one loop over rows that nothing has to be kept for.
     """
+    lanes = tl.arange(0, BW)
+    words = start + lanes
     inside = (words < WORDS)[None, :]
-    at = x + words[None, :]
+    at = x + start + lanes[None, :]  # lanes last, here and below: what they lie side by side of is alike for all
     if MASKED:
         x0 = tl.load(at, mask=inside, other=0.0)
         x1 = tl.load(at + WORDS, mask=inside, other=0.0)
@@ -66,11 +69,11 @@ def _chunk(
             x6 = tl.load(at + 6 * WORDS)
             x7 = tl.load(at + 7 * WORDS)
         whole += (x4 + x5) + (x6 + x7)
-    places = rows.to(tl.int64)[:, None] * WORDS + words[None, :]
-    if MASKED or not FULL:
-        read = tl.load(w + places, mask=(rows < N)[:, None] & inside, other=0)
+    places = w + rows.to(tl.int64)[:, None] * WORDS + start + lanes[None, :]
+    if MASKED or not FULL:  # noqa: SIM108 (Triton takes no such expression of tensors)
+        read = tl.load(places, mask=(rows < N)[:, None] & inside, other=0)
     else:
-        read = tl.load(w + places)
+        read = tl.load(places)
     sums = x0 * _number(read, 0, BITS) + x1 * _number(read, 1, BITS)
     sums += x2 * _number(read, 2, BITS)
     sums += x3 * _number(read, 3, BITS)
@@ -80,7 +83,7 @@ def _chunk(
         sums += x6 * _number(read, 6, BITS)
         sums += x7 * _number(read, 7, BITS)
     if EVEN:  # all lanes have one scale
-        group = tl.min(words, 0) * (32 // BITS) // GROUP * N
+        group = start * (32 // BITS) // GROUP * N
         if FULL:
             scale = tl.load(scales + group + rows)[:, None].to(tl.float32)
         else:
@@ -125,15 +128,12 @@ def few_rows(
     rows = tl.program_id(0) * BN + tl.arange(0, BN)
     row = tl.program_id(1).to(tl.int64)
     x += row * (32 // BITS) * WORDS
-    lanes = tl.arange(0, BW)
     total = tl.zeros([BN, BW], tl.float32)
     end = WORDS // BW * BW
     for start in range(0, end, BW):
-        words = start + lanes
-        total = _chunk(total, x, w, scales, points, rows, words, N, WORDS, GROUP, BITS, POINTS, EVEN, False, FULL)
+        total = _chunk(total, x, w, scales, points, rows, start, N, WORDS, GROUP, BITS, POINTS, EVEN, False, FULL, BW)
     for start in range(end, WORDS, BW):
-        words = start + lanes
-        total = _chunk(total, x, w, scales, points, rows, words, N, WORDS, GROUP, BITS, POINTS, EVEN, True, FULL)
+        total = _chunk(total, x, w, scales, points, rows, start, N, WORDS, GROUP, BITS, POINTS, EVEN, True, FULL, BW)
     result = tl.sum(total, 1).to(out.dtype.element_ty)
     tl.store(out + row * N + rows, result, mask=rows < N)
 
