@@ -41,8 +41,9 @@ def _product(self: Tensor, mat2: Tensor, out: Tensor | None) -> Any:
         raise RuntimeError(f"{_WHAT} wants int8 (or uint8) and int8, not {self.dtype} and {mat2.dtype}")
     if not (self.dim() == mat2.dim() == 2 and self.shape[1] == mat2.shape[0]):
         raise RuntimeError(f"{_WHAT} wants (m, k) and (k, n), not {tuple(self.shape)} and {tuple(mat2.shape)}")
-    if len({t.device for t in (self, mat2, out) if t is not None}) > 1:
-        raise RuntimeError(f"{_WHAT} wants all operands on {self.device}, not {mat2.device}")
+    for operand in (mat2, out):
+        if operand is not None and operand.device != self.device:
+            raise RuntimeError(f"{_WHAT} wants all operands on {self.device}, not {operand.device}")
     if 0 in (*self.shape, *mat2.shape):
         result = self.new_empty((len(self), mat2.shape[1]), dtype=torch.int32) if out is None else out
         return result.zero_()

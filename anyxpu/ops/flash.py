@@ -5,7 +5,6 @@ On a CPU device what is large enough goes to :mod:`anyxpu.ops.attention_products
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from anyxpu.onednn.matmul import SIXTEEN_BITS
 from anyxpu.ops.attention_products import Operands, serves
 from anyxpu.ops.attention_products import backward as gradients_by_products
 from anyxpu.ops.attention_products import forward as by_products
+from anyxpu.ops.current_device import current
 from anyxpu.shim import lib
 
 LOG2E = math.log2(math.e)
@@ -427,13 +427,6 @@ def _backward_kernels(
             *_three(p.query), *_three(p.key), *_three(p.value), *_three(grad), *_three(into[1]), *_three(into[2]),
             *p.bias_strides(), *last, **p.constants, **options,
         )  # fmt: skip
-
-
-def current(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """Makes the device current where it is not; the guard takes as long as a launch."""
-    if device.index == torch.xpu.current_device():
-        return contextlib.nullcontext()
-    return torch.xpu.device(device)
 
 
 def _scale(p: Problem, scale: float | None) -> float:

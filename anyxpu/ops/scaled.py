@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from anyxpu.onednn.eight_bits import product
-from anyxpu.ops.flash import current
+from anyxpu.ops.current_device import current
 
 EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
 _RESULTS = (torch.float32, torch.bfloat16, torch.float16)
@@ -90,6 +90,11 @@ def scaled_mm_v2(
     plain = not any(swizzle_a) and not any(swizzle_b) and tuple(contraction_dim) in ((), (1, 0), (-1, -2))
     if not served or not plain or len(scale_a) != 1 or len(scale_b) != 1:
         return NotImplemented
+    if recipes[0] == (TENSORWISE,) and not scale_a[0].numel() == scale_b[0].numel() == 1:
+        shapes = f"{tuple(scale_a[0].shape)} and {tuple(scale_b[0].shape)}"
+        raise RuntimeError(
+            f"_scaled_mm_v2 on xpu wants one scale of a tensor where the recipe is TensorWise, not {shapes}"
+        )
     return _product(self, mat2, scale_a[0], scale_b[0], bias, None, out_dtype, out)
 
 
@@ -124,8 +129,9 @@ def _product(
     else:
         if out.dtype != dtype:
             raise RuntimeError(f"_scaled_mm on xpu wants an out= of {dtype}, not of {out.dtype}")
-        if tuple(out.shape) != (m, n):
-            out.resize_(m, n)
+        from torch._prims_common.wrappers import _maybe_resize_out
+
+        out = _maybe_resize_out(out, (m, n))  # with torch's own warning where it holds elements
     if 0 in (m, n):
         return out
     sums = product(a, b) if k else torch.zeros((m, n), dtype=torch.float32, device=a.device)

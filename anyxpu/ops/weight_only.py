@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from anyxpu.onednn.weight_only import Weight, product
-from anyxpu.ops.flash import current
+from anyxpu.ops.current_device import current
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 _ROWS, _WORDS = 8, 16  # of a block; 16 words are a register
