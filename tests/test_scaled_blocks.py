@@ -180,18 +180,41 @@ def test_bad_scales_are_named():
         torch._scaled_mm(a, b, torch.ones(3, 2).xpu(), torch.ones(2, 3).xpu(), out_dtype=torch.bfloat16)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_compiled_they_equal_eager_and_ask_no_host(kind):
-    a, b, scale_a, scale_b, _, _ = narrow(kind, 32, 128, 48)
-    args = (a.xpu(), b.xpu().t(), tiles(scale_a).xpu(), tiles(scale_b).xpu())
-
-    def layer(*operands: torch.Tensor) -> torch.Tensor:
-        return torch.relu(torch._scaled_mm(*operands, out_dtype=torch.bfloat16) + 1)
-
-    want, compiled = layer(*args), torch.compile(layer)
-    compiled(*args)
+def compiled(layer, args, dtype=torch.bfloat16):
+    """Compiled and eager, with no operator on the host in the graph."""
+    want, graph = layer(*args), torch.compile(layer, fullgraph=True)
+    graph(*args)
     anyxpu.ops.reset_counters()
-    got = compiled(*args)
+    got = graph(*args)
     assert no_host()
+    assert got.dtype == want.dtype == dtype
     if not simulate.active():
         torch.testing.assert_close(got.cpu(), want.cpu(), rtol=0.01, atol=0.01)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_compiled_they_equal_eager_and_ask_no_host(kind):
+    a, b, scale_a, scale_b, recipe, _ = narrow(kind, 24, 160, 40)  # CUDA's sizes are multiples of 16
+
+    def by_shapes(*operands: torch.Tensor) -> torch.Tensor:
+        return torch.relu(torch._scaled_mm(*operands, out_dtype=torch.bfloat16) + 1)
+
+    def by_recipes(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor) -> torch.Tensor:
+        swizzle = YES if scale_a.dim() == 1 else NO
+        return torch.relu(F.scaled_mm(a, b, scale_a, recipe, scale_b, recipe, swizzle, swizzle) + 1)
+
+    for layer in (by_shapes, by_recipes):
+        compiled(layer, (a.xpu(), b.xpu().t(), tiles(scale_a).xpu(), tiles(scale_b).xpu()))
+    compiled(by_shapes, (a.xpu(), b.xpu().t(), scale_a.xpu(), scale_b.xpu().t()))
+    compiled(by_recipes, (a.xpu(), b.xpu().t(), scale_a.xpu(), scale_b.xpu()))
+
+
+def test_compiled_with_scales_of_128():
+    (a, _), (b, _) = numbers(24, 200, E4M3), numbers(136, 200, E4M3)
+    (scale_a, _), (scale_b, _) = scales(24, 2, torch.float32), scales(2, 2, torch.float32)
+
+    def layer(*args: torch.Tensor) -> torch.Tensor:
+        recipes = ScalingType.BlockWise1x128, ScalingType.BlockWise128x128
+        return torch.relu(F.scaled_mm(args[0], args[1], args[2], recipes[0], args[3], recipes[1]) + 1)
+
+    compiled(layer, (a.xpu(), b.xpu().t(), scale_a.xpu(), scale_b.xpu()))

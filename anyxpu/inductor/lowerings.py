@@ -126,3 +126,22 @@ def saved_weights_as_they_are(module: ModuleType) -> None:
         return found
 
     module.GraphLowering.find_nodes_prefer_channels_last = find_nodes_prefer_channels_last
+
+
+def scaled_products_as_named(module: ModuleType) -> None:
+    """Have ``torch._inductor.kernel.mm`` leave scaled_mm of blocks on xpu to the operator that it names.
+
+    The lowering calls ``_scaled_mm`` in its place, which takes other shapes for the same scales, and refuses swizzles.
+    """
+    import torch
+    from torch._inductor.lowering import fallback_handler, lowerings
+
+    operator = torch.ops.aten._scaled_mm_v2.default
+    original, as_it_is = lowerings[operator], fallback_handler(operator, add_to_fallback_set=False)
+
+    def lowering(mat_a: Any, mat_b: Any, scale_a: Any, recipe_a: Any, *args: Any, **kwargs: Any) -> Any:
+        of_blocks = any(int(recipe) > 1 for recipe in recipe_a)  # behind TensorWise and RowWise
+        chosen = as_it_is if of_blocks and mat_a.get_device().type == "xpu" else original
+        return chosen(mat_a, mat_b, scale_a, recipe_a, *args, **kwargs)
+
+    lowerings[operator] = lowering

@@ -75,7 +75,7 @@ def scaled_mm_out(
     """aten::_scaled_mm.out: :func:`scaled_mm` into ``out``, which is resized to ``(m, n)``."""
     if not _known(self) or not _known(mat2):
         return NotImplemented
-    return _product(self, mat2, by_shapes(self, mat2, scale_a, scale_b), bias, scale_result, out_dtype, out)
+    return multiply(self, mat2, by_shapes(self, mat2, scale_a, scale_b), bias, scale_result, out_dtype, out)
 
 
 def scaled_mm_v2(
@@ -104,7 +104,7 @@ def scaled_mm_v2(
     scales = by_recipes(
         self, mat2, scale_a, recipe_a, swizzle_a, scale_b, recipe_b, swizzle_b, contraction_dim=contraction_dim
     )
-    return _product(self, mat2, scales, bias, None, out_dtype, out)
+    return multiply(self, mat2, scales, bias, None, out_dtype, out)
 
 
 @dataclass(frozen=True)
@@ -234,15 +234,16 @@ def result(
     return _maybe_resize_out(out, (a.shape[0], n))  # with torch's own warning where it holds elements
 
 
-def _product(
+def multiply(
     a: Tensor,
     b: Tensor,
     scales: Scales,
-    bias: Tensor | None,
-    scale_result: Tensor | None,
-    dtype: torch.dtype | None,
-    out: Tensor | None,
+    bias: Tensor | None = None,
+    scale_result: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
 ) -> Any:
+    """The product, as :func:`scaled_mm` has it."""
     out = result(a, b, scales, bias, scale_result, dtype, out)
     if 0 in out.shape:
         return out

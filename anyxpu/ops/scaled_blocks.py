@@ -60,22 +60,22 @@ def by_shapes(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> tuple[B
             return None
         kinds = [_float32_blocks(t, scale) for t, scale in ((a, scale_a), (b, scale_b.t()))]
         return None if kinds[0] is None or kinds[1] is None else (kinds[0], kinds[1])
-    if not (scale_a.dtype == scale_b.dtype and _narrow_block(a, scale_a) == _narrow_block(b, scale_b) != 0):
+    if not (scale_a.dtype == scale_b.dtype and narrow_block(a, scale_a) == narrow_block(b, scale_b) != 0):
         return None
-    block = _narrow_block(a, scale_a)
+    block = narrow_block(a, scale_a)
     rows = [(t.shape[0], -(-logical_k(t) // block)) for t in (a, b)]
     scales = scale_a, scale_b
     tiles = all(
-        scale.is_contiguous() and scale.numel() == _tiled(*shape) for scale, shape in zip(scales, rows, strict=True)
+        scale.is_contiguous() and scale.numel() == tiled(*shape) for scale, shape in zip(scales, rows, strict=True)
     )
     plain = tuple(scale_a.shape) == rows[0] and tuple(scale_b.shape) == rows[1][::-1]
     if tiles and (not plain or rows[1][0] == rows[1][1]):  # CUDA's alone; a square of both is CUDA's too
         return Blocks(scale_a, 1, block, None), Blocks(scale_b, 1, block, None)
     if plain:
-        return _lying(scale_a, 1, block), _lying(scale_b.t(), 1, block)
+        return lying(scale_a, 1, block), lying(scale_b.t(), 1, block)
     raise RuntimeError(
         f"_scaled_mm on xpu wants scales of blocks of {block} as {rows[0]} and {rows[1][::-1]}, or in tiles as "
-        f"{_tiled(*rows[0])} and {_tiled(*rows[1])} elements in one piece, not {_said(scale_a)} and {_said(scale_b)}"
+        f"{tiled(*rows[0])} and {tiled(*rows[1])} elements in one piece, not {_said(scale_a)} and {_said(scale_b)}"
     )
 
 
@@ -96,24 +96,24 @@ def by_recipe(t: Tensor, scale: Tensor, recipe: int, swizzled: bool, name: str) 
     block = {BLOCKS_OF_16: 16, BLOCKS_OF_32: 32}.get(recipe, 128)
     if swizzled and block == 128:
         raise RuntimeError(f"{what} without a swizzle where blocks are of 128")
-    if block < 128 and _narrow_block(t, scale) != block:
+    if block < 128 and narrow_block(t, scale) != block:
         kinds = "float4 with float8_e4m3fn" if block == 16 else "float8 or float4 with float8_e8m0fnu"
         raise RuntimeError(f"{what} of blocks of {block} to be of {kinds}, not of {t.dtype} with {scale.dtype}")
     if block == 128 and (scale.dtype != torch.float32 or t.dtype == FOUR_BITS):
         raise RuntimeError(f"{what} of blocks of 128 to be float8 with float32, not of {t.dtype} with {scale.dtype}")
     rows, parts = t.shape[0], -(-logical_k(t) // block)
     if swizzled:
-        if scale.numel() != _tiled(rows, parts) or not scale.is_contiguous():
-            raise RuntimeError(f"{what} as {_tiled(rows, parts)} elements in one piece, not {_said(scale)}")
+        if scale.numel() != tiled(rows, parts) or not scale.is_contiguous():
+            raise RuntimeError(f"{what} as {tiled(rows, parts)} elements in one piece, not {_said(scale)}")
         return Blocks(scale, 1, block, None)
     if recipe == SQUARES_OF_128:
         sides = [(length, -(-rows // 128)) for length in (parts, -(-parts // 4) * 4)]
         if tuple(scale.shape) not in sides:
             raise RuntimeError(f"{what} as {sides[0]}, not {_said(scale)}")
-        return _lying(scale.t(), 128, 128)
+        return lying(scale.t(), 128, 128)
     if tuple(scale.shape) != (rows, parts):
         raise RuntimeError(f"{what} as {(rows, parts)}, not {_said(scale)}")
-    return _lying(scale, 1, block)
+    return lying(scale, 1, block)
 
 
 def multiplied(t: Tensor, blocks: Blocks) -> Tensor:
@@ -149,24 +149,26 @@ def _float32_blocks(t: Tensor, scale: Tensor) -> Blocks | None:
     if t.dtype == FOUR_BITS:
         return None
     if tuple(scale.shape) == (t.shape[0], parts):
-        return _lying(scale, 1, 128)
+        return lying(scale, 1, 128)
     if tuple(scale.shape) == (-(-t.shape[0] // 128), parts):
-        return _lying(scale, 128, 128)
+        return lying(scale, 128, 128)
     return None
 
 
-def _narrow_block(t: Tensor, scale: Tensor) -> int:
+def narrow_block(t: Tensor, scale: Tensor) -> int:
     """How many numbers share one of these scales of 8 bits; 0 where they do not go together."""
     if scale.dtype == _ROUND:
         return 32
     return 16 if scale.dtype == torch.float8_e4m3fn and t.dtype == FOUR_BITS else 0
 
 
-def _lying(scale: Tensor, rows: int, k: int) -> Blocks:
+def lying(scale: Tensor, rows: int, k: int) -> Blocks:
+    """Of scales by rows, ``(blocks along rows, blocks along k)``."""
     return Blocks(scale, rows, k, (scale.stride(0), scale.stride(1)))
 
 
-def _tiled(rows: int, parts: int) -> int:
+def tiled(rows: int, parts: int) -> int:
+    """How many elements scales in tiles have, of so many rows and blocks along k."""
     return -(-rows // 128) * 128 * (-(-parts // 4) * 4)
 
 
