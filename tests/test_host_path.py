@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import random
 import re
@@ -466,10 +467,12 @@ def _op_db():
 def check_op(op, most: int) -> int:
     """Compare up to ``most`` samples of an operator with the CPU's; how many were compared."""
     checked = 0
+    place = "cpu" if op.name == "tensor_split" else DEVICE  # of indices, which it wants on the CPU on every device
     for sample in op.sample_inputs("cpu", torch.float32):
         if checked == most:
             break
-        there = sample.transform(lambda t: to(DEVICE, t.detach()) if isinstance(t, torch.Tensor) else _device(t))
+        there = sample.transform(lambda t: to(place, t.detach()) if isinstance(t, torch.Tensor) else _device(t))
+        there.input = to(DEVICE, there.input) if isinstance(there.input, torch.Tensor) else there.input
         here = sample.transform(lambda t: to("cpu", t.detach()) if isinstance(t, torch.Tensor) else t)
         torch.manual_seed(0)
         try:
@@ -478,7 +481,7 @@ def check_op(op, most: int) -> int:
             continue
         torch.manual_seed(0)
         actual = op(there.input, *there.args, **there.kwargs)
-        _compare(op, actual, expected)
+        _compare(op, actual, expected, values=not _drops(op, here))
         checked += 1
     return checked
 
@@ -493,7 +496,21 @@ _VALUES_DIFFER = re.compile(
 )
 
 
-def _compare(op, actual, expected) -> None:
+# Where there is no kernel of ours yet it is composed of batch_norm, which multiplies first and subtracts then.
+_ROUNDED_TWICE = {"nn.functional.layer_norm", "native_layer_norm"}
+
+
+def _drops(op, sample) -> bool:
+    """Does this call of attention draw what it drops?"""
+    if "dropout_p" in sample.kwargs:
+        return sample.kwargs["dropout_p"] > 0
+    names = {"nn.functional.multi_head_attention_forward": torch.nn.functional.multi_head_attention_forward}
+    if op.name not in names:
+        return False
+    return inspect.signature(names[op.name]).bind(sample.input, *sample.args).arguments["dropout_p"] > 0
+
+
+def _compare(op, actual, expected, values: bool = True) -> None:
     flat_actual, flat_expected = (torch.utils._pytree.tree_leaves(x) for x in (actual, expected))
     assert len(flat_actual) == len(flat_expected)
     for a, e in zip(flat_actual, flat_expected, strict=True):
@@ -501,8 +518,9 @@ def _compare(op, actual, expected) -> None:
             assert type(a) is type(e)
             continue
         assert a.shape == e.shape and a.dtype == e.dtype and a.stride() == e.stride(), op.name
-        if not _VALUES_DIFFER.search(op.name):
-            torch.testing.assert_close(a.cpu(), e, rtol=1e-5, atol=1e-5, equal_nan=True)
+        if values and not _VALUES_DIFFER.search(op.name):
+            rtol = 2e-4 if op.name in _ROUNDED_TWICE else 1e-5
+            torch.testing.assert_close(a.cpu(), e, rtol=rtol, atol=1e-5, equal_nan=True)
 
 
 def test_a_sample_of_torchs_operator_database(memory):
