@@ -13,12 +13,18 @@ from pathlib import Path
 import pytest
 
 from anyxpu import simulate
+from tests import quant_table
 
 FULL = os.environ.get("ANYXPU_FULL", "0") not in ("", "0")
 RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    quant_table.add_options(parser)
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    quant_table.register(config)
     config.addinivalue_line("markers", "full: a long sweep, run by `./run test --full` alone")
     config.addinivalue_line("markers", "slow: takes more than half a minute")
     config.addinivalue_line("markers", "not_simulated(why): means nothing on a simulated GPU, or is about no GPU")

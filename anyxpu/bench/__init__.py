@@ -69,6 +69,11 @@ SUITES: dict[str, Suite] = {
         "anyxpu.bench.primitives",
         cases="anyxpu.bench.primitives",
     ),
+    "quant": Suite(
+        "torchao's workflows on Llama's layers, beside bfloat16 and torchao on the CPU.",
+        "anyxpu.bench.quant",
+        cases="anyxpu.bench.quant",
+    ),
     "gpu-code": Suite(
         "Native code for every Intel GPU target: registers, spills, instructions.",
         "anyxpu.bench.gpu_code",

@@ -46,9 +46,13 @@ TABLE: dict[str, str] = {
     "_scaled_grouped_mm_v2": "scaled_groups.scaled_grouped_mm_v2",
 }
 
+# Defined by torchao, which has kernels of its own for other devices; registered before that is imported, if it ever is.
+TORCHAO: dict[str, str] = {"scaled_int8_mm": "scaled_int8.scaled_int8_mm"}
+
 
 def register() -> None:
     """Put every operator of :data:`TABLE` on dispatch key XPU. Compiles nothing and starts no driver."""
     serve.register({name: f"anyxpu.ops.{function}" for name, function in TABLE.items()}, "compiled")
+    serve.register({name: f"anyxpu.ops.{path}" for name, path in TORCHAO.items()}, "compiled", namespace="torchao")
     for name in TABLE:
         registry.declare(f"aten::{name}", "compiled")

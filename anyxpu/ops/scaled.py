@@ -256,7 +256,7 @@ def multiply(
         sums = product(scaled_blocks.multiplied(a, first), scaled_blocks.multiplied(b.t(), second).t())
     if sums is NotImplemented:
         return sums
-    _rescale(sums, scales.factors, bias, scale_result if out.dtype in EIGHT_BITS else None, out)
+    rescale(sums, scales.factors, bias, scale_result if out.dtype in EIGHT_BITS else None, out)
     return out
 
 
@@ -271,9 +271,15 @@ def _check_operands(a: Tensor, b: Tensor) -> None:
         raise RuntimeError(f"{_WHAT} multiplies 8 bits with 8, or 4 with 4, not {a.dtype} with {b.dtype}")
 
 
-def _rescale(
+def rescale(
     sums: Tensor, factors: tuple[Tensor, Tensor] | None, bias: Tensor | None, scale: Tensor | None, out: Tensor
 ) -> None:
+    """Write ``(sums * factors + bias) * scale`` into ``out``, rounded once.
+
+    Args:
+        sums: float32 or int32 ``(m, n)``, contiguous.
+        factors: one number each, or ``m`` and ``n`` of them.
+    """
     from anyxpu.ops import scaled_kernels as kernels  # Triton, which `import torch` does without
 
     (m, n), columns = sums.shape, 256

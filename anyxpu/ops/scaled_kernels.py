@@ -87,10 +87,10 @@ def rescale(
     """
     row, columns = tl.program_id(1).to(tl.int64), tl.program_id(0) * BN + tl.arange(0, BN)
     inside = columns < N
-    value = tl.load(sums + row * N + columns, mask=inside, other=0.0)
+    value = tl.load(sums + row * N + columns, mask=inside, other=0).to(tl.float32)
     if SCALED:
-        value *= tl.load(a + row * a_row)
-        value *= tl.load(b + columns * b_column, mask=inside, other=0.0)
+        value *= tl.load(a + row * a_row).to(tl.float32)
+        value *= tl.load(b + columns * b_column, mask=inside, other=0.0).to(tl.float32)
     if BIAS:
         value += tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)
     if RESULT:
