@@ -81,3 +81,24 @@ def test_bad_operands_are_named():
             torch._int_mm(*operands)
     with pytest.raises(RuntimeError, match=r"out= of torch.int32 \(5, 8\), not torch.int32 \(8, 5\)"):
         torch._int_mm(x, w, out=torch.empty(8, 5, dtype=torch.int32, device="xpu"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("shape", [(16, 64, 32), (1, 128, 48), (7, 17, 5), (0, 16, 16), (16, 0, 16)], ids=str)
+def test_int8_mixed_precisions_product(shape, dtype):
+    pytest.importorskip("torchao.prototype.quantized_training", reason="torchao is not installed")
+    m, k, n = shape
+    a, b = (torch.randint(-128, 128, size, dtype=torch.int8) for size in ((m, k), (n, k)))
+    rows, columns = (torch.rand(size) + 0.5 for size in (m, n))
+    for by_column in (columns, columns[:1]):
+        scales = rows.to(dtype), by_column.to(dtype)
+        want = (a.double() @ b.double().t()) * scales[0].double()[:, None] * scales[1].double()
+        anyxpu.ops.reset_counters()
+        got = torch.ops.torchao.scaled_int8_mm(a.xpu(), b.xpu().t(), *(scale.xpu() for scale in scales))
+        assert "torchao::scaled_int8_mm" in anyxpu.ops.counters()
+        assert (got.dtype, got.shape, got.device.type) == (dtype, want.shape, "xpu")
+        if not simulate.active() and dtype != torch.float16:  # whose range such sums leave
+            bound = 4e-3 if dtype == torch.bfloat16 else 1e-6
+            assert float((got.cpu().double() - want).norm()) <= float(want.norm()) * bound
+    with pytest.raises(RuntimeError, match="scales, not"):
+        torch.ops.torchao.scaled_int8_mm(a.xpu(), b.xpu().t(), torch.rand(m + 1).xpu(), columns.xpu())

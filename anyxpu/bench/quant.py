@@ -36,7 +36,8 @@ LAYERS: dict[str, tuple[int, int]] = {
 
 ROWS = (1, 8, 128, 1024)
 GENERATE = "generate"
-CASES: dict[str, str] = {name: name for name in (*LAYERS, GENERATE)}
+CASES: dict[str, str] = {name: name for name in (*LAYERS, GENERATE, *WORKFLOWS)}
+"""What :attr:`Request.only` may hold: layers, and workflows; of those that it does not name, all are taken."""
 
 _BF16, _CPU = "xpu bfloat16", "cpu, the same"
 _QUICK = ("int4", "int8 dynamic")
@@ -54,8 +55,11 @@ def run(request: Request) -> Report:
     rounds = request.rounds or (3 if request.quick else 7)
     bandwidth = stream_bandwidth()
     report.settings = {"rounds": rounds, "stream_bytes_per_second": bandwidth}
-    for case in request.only or (("o",) if request.quick else tuple(CASES)):
-        for workflow in _QUICK if request.quick else tuple(WORKFLOWS):
+    every = (("o",), _QUICK) if request.quick else ((*LAYERS, GENERATE), tuple(WORKFLOWS))
+    cases = [name for name in request.only if name not in WORKFLOWS] or every[0]
+    workflows = [name for name in request.only if name in WORKFLOWS] or every[1]
+    for case in cases:
+        for workflow in workflows:
             if case == GENERATE:
                 beside_cpu.progress(f"{case}, {workflow}")
                 _measure_generation(report, workflow, rounds)
@@ -190,7 +194,8 @@ def _measure_generation(report: Report, workflow: str, rounds: int) -> None:
         state = Decoder().bfloat16().state_dict()
     prompt = torch.arange(_PROMPT)
 
-    def side(device: str, narrow: bool, compiled: bool) -> Callable[[], Tensor]:
+    def side(device: str, narrow: bool, compiled: bool) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
+        """What generates, and one more token by the same model."""
         decoder = Decoder().bfloat16()
         decoder.load_state_dict(state)
         decoder = decoder.to(device)
@@ -198,21 +203,22 @@ def _measure_generation(report: Report, workflow: str, rounds: int) -> None:
             quantize_(decoder, chosen.config(), filter_fn=lambda module, name: isinstance(module, nn.Linear))
         torch._dynamo.reset()
         call = torch.compile(decoder) if compiled else decoder
-        given = prompt.to(device)
-        return torch.no_grad()(lambda: generate(call, given, _TOKENS))
+        given, place = prompt.to(device), torch.tensor([_PROMPT], device=device)
+        return (lambda: generate(call, given, _TOKENS)), (lambda: call(given[-1:], place))
 
     for compiled in (False, True):
         form = "compiled" if compiled else "eager"
         row = {"case": f"{GENERATE}, {form}", "workflow": workflow, "rows": 1, "ratio": {}}
         report.rows.append(row)
-        sides = {_BF16: side("xpu", False, compiled), f"xpu {workflow}": side("xpu", True, compiled)}
+        narrow, once_more = side("xpu", True, compiled)
+        sides = {_BF16: side("xpu", False, compiled)[0], f"xpu {workflow}": narrow}
         if chosen.on_cpu:
-            sides[_CPU] = side("cpu", True, compiled)
+            sides[_CPU] = side("cpu", True, compiled)[0]
         made = {name: call() for name, call in sides.items()}
         if any(tokens.shape != (_TOKENS,) for tokens in made.values()):
             report.wrong.append(f"{GENERATE}, {workflow}: not {_TOKENS} tokens")
             continue
-        if compiled and (hosted := _hosted(sides[f"xpu {workflow}"])):
+        if compiled and (hosted := _hosted(once_more)):
             report.wrong.append(f"{GENERATE}, {workflow}: on the host: {', '.join(hosted)}")
         samples = alternate(sides, rounds=rounds, synchronize=torch.xpu.synchronize, settle=SETTLE_SECONDS)
         _put(row, samples, workflow)
