@@ -76,6 +76,7 @@ class _Collector:
     def __init__(self, target: Path, speed: str | None) -> None:
         self.target, self.speed = target, speed
         self.cells: dict[tuple[str, str], str] = {}
+        self.layers: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when != "call" or not report.passed:
@@ -106,14 +107,15 @@ class _Collector:
             cells = [self.cells.get((name, stage), "") for stage in columns] + ([speed.get(name, "")] if speed else [])
             lines.append("| " + " | ".join((name, *held, *cells)) + " |")
         head = _HEAD.format(torch=torch.__version__.split("+")[0], torchao=torchao.__version__)
-        return head + "\n".join(lines) + "\n" + (_SPEED if speed else "") + _FOOT
+        return head + "\n".join(lines) + "\n" + (_SPEED.format(layers=", ".join(self.layers)) if speed else "") + _FOOT
 
     def _speed(self) -> dict[str, str]:
         if not self.speed:
             return {}
         ratios: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
         for row in json.loads(Path(self.speed).read_text())["rows"]:
-            if row.get("ratio"):
+            if row.get("ratio") and not row["case"].startswith("generate"):
+                self.layers = sorted({*self.layers, row["case"]})
                 ratios[row["workflow"]][row["rows"]].append(row["ratio"]["bf16"])
         return {
             name: ", ".join(f"{statistics.geometric_mean(found):.2f} ({rows})" for rows, found in sorted(by.items()))
@@ -122,6 +124,6 @@ class _Collector:
 
 
 _SPEED = """
-Speed: compiled, over bfloat16 on xpu in the same run (so many rows of activations), geometric mean of Llama-3-8B's
-layers (`anyxpu bench quant`).
+Speed: compiled, over bfloat16 on xpu in the same run (so many rows of activations), geometric mean over Llama-3-8B's
+layers {layers} (`anyxpu bench quant`).
 """
