@@ -148,16 +148,8 @@ TABLE: tuple[Patch, ...] = (
         "torch._meta_registrations",
         ("_check_scaled_mm_sizes", "device_hint"),
         "anyxpu.ops.scaled_shapes:of_products",
-        "torch.compile takes those scales of _scaled_mm alone that CUDA takes",
-        "torch.compile refuses scales by rows of mx and nvfp4, and ragged sizes, which eager mode takes",
-    ),
-    Patch(
-        "scaled-shapes-named",
-        "torch._meta_registrations",
-        ("_check_scaled_mm_sizes_v2", "device_hint"),
-        "anyxpu.ops.scaled_shapes:of_named_products",
-        "torch.compile takes those scales of scaled_mm alone that CUDA takes, and none of mxfp4",
-        "torch.compile refuses mxfp4 in scaled_mm, scales by rows, and ragged sizes, which eager mode takes",
+        "torch.compile takes those scales of _scaled_mm and scaled_mm alone that CUDA takes, and none of mxfp4",
+        "torch.compile refuses mxfp4 in scaled_mm, scales by rows of mx and nvfp4, and ragged sizes",
     ),
     Patch(
         "scaled-groups-named",

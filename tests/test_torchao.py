@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import triton
 from torch import Tensor, nn
 
 import anyxpu.ops
@@ -391,6 +392,8 @@ def mx_experts() -> Any:
     [("experts, float8", float8_experts), pytest.param("experts, mxfp8 emulated", mx_experts, marks=pytest.mark.full)],
 )
 def test_experts_in_training(name: str, config: Callable[[], Any], cell: Cell) -> None:  # noqa: F811
+    if tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 9) and torchao.__version__.startswith("0.18."):
+        pytest.skip("torchao 0.18 tunes its kernels by a key that Triton 3.9 refuses")
     ends, found = torch.tensor([32, 64, 64, 128], dtype=torch.int32).xpu(), []
     x = torch.randn(128, 64).bfloat16().xpu()
     state = Experts().state_dict()

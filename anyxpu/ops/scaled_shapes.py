@@ -13,7 +13,9 @@ from anyxpu.ops import scaled, scaled_groups
 
 
 def of_products(module: ModuleType) -> None:
-    """Let ``_scaled_mm`` on xpu be asked what :func:`anyxpu.ops.scaled.result` says."""
+    """Let ``_scaled_mm`` and ``_scaled_mm_v2`` on xpu be asked what :func:`anyxpu.ops.scaled.result` says."""
+    if hasattr(module, "_check_scaled_mm_sizes_v2"):  # torch 2.15 asks nothing there that depends on scales
+        _of_named_products(module)
     before = module._check_scaled_mm_sizes
 
     @functools.wraps(before)
@@ -35,8 +37,7 @@ def of_products(module: ModuleType) -> None:
     module._check_scaled_mm_sizes = sizes  # type: ignore[attr-defined]
 
 
-def of_named_products(module: ModuleType) -> None:
-    """The same of ``_scaled_mm_v2``."""
+def _of_named_products(module: ModuleType) -> None:
     before = module._check_scaled_mm_sizes_v2
 
     @functools.wraps(before)
