@@ -83,7 +83,7 @@ def test_another_torch_has_its_own_environment_and_its_own_triton(tree):
     assert (tree / ".venv-2.15.0" / "bin" / "python").exists() and not (tree / ".venv").exists()
     others = (tree / ".venv-2.15.0" / "runtime.txt").read_text()
     assert others == (tree / "requirements" / "runtime.txt").read_text().replace(f"{pinned_triton(tree)}\n", "")
-    assert installs(calls(tree, "setup")) == ["torch.txt", "runtime.txt", "demo.txt", "test.txt", "TREE"]
+    assert installs(calls(tree, "setup")) == ["torch.txt", "runtime.txt", "demo.txt", "quant.txt", "test.txt", "TREE"]
 
 
 def pinned_triton(tree: Path) -> str:
@@ -93,6 +93,8 @@ def pinned_triton(tree: Path) -> str:
 
 def test_another_command_adds_only_what_it_needs(tree):
     calls(tree, "doctor")
+    assert installs(calls(tree, "bench", "onednn")) == []
+    assert installs(calls(tree, "bench", "quant")) == ["quant.txt"]
     assert installs(calls(tree, "test")) == ["demo.txt", "test.txt"]
 
 
