@@ -496,10 +496,6 @@ _VALUES_DIFFER = re.compile(
 )
 
 
-# Where there is no kernel of ours yet it is composed of batch_norm, which multiplies first and subtracts then.
-_ROUNDED_TWICE = {"nn.functional.layer_norm", "native_layer_norm"}
-
-
 def _drops(op, sample) -> bool:
     """Does this call of attention draw what it drops?"""
     if "dropout_p" in sample.kwargs:
@@ -519,8 +515,7 @@ def _compare(op, actual, expected, values: bool = True) -> None:
             continue
         assert a.shape == e.shape and a.dtype == e.dtype and a.stride() == e.stride(), op.name
         if values and not _VALUES_DIFFER.search(op.name):
-            rtol = 2e-4 if op.name in _ROUNDED_TWICE else 1e-5
-            torch.testing.assert_close(a.cpu(), e, rtol=rtol, atol=1e-5, equal_nan=True)
+            torch.testing.assert_close(a.cpu(), e, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
 def test_a_sample_of_torchs_operator_database(memory):

@@ -79,6 +79,9 @@ def test_nvfp4_with_scales_of_tensors_too():
     lists = [[scale.xpu(), one.xpu()] for scale, one in zip((scale_a, scale_b), whole, strict=True)]
     got = F.scaled_mm(a.xpu(), b.xpu().t(), lists[0], recipes, lists[1], recipes, output_dtype=torch.float32)
     check(got, want * whole[0].double() * whole[1].double(), torch.float32)
+    lists[1][1] = whole[1]
+    with pytest.raises(RuntimeError, match="the second scale_b on xpu:0, not on cpu"):
+        F.scaled_mm(a.xpu(), b.xpu().t(), lists[0], recipes, lists[1], recipes, output_dtype=torch.float32)
 
 
 @pytest.mark.parametrize("shape", [(16, 128, 32), (1, 384, 48), (130, 416, 144), (7, 40, 5), (256, 640, 129)], ids=str)

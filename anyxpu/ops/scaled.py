@@ -220,7 +220,8 @@ def result(
     if scale_result is not None and (scale_result.numel() != 1 or scale_result.dtype != torch.float32):
         raise RuntimeError(f"{_WHAT} wants one float32 as scale_result, not {_said(scale_result)}")
     operands = {"mat2": b, "bias": bias, "scale_result": scale_result, "out": out}
-    operands |= zip(("scale_a", "scale_b"), scales.factors or (), strict=False)
+    names = ("scale_a", "scale_b") if scales.blocks is None else ("the second scale_a", "the second scale_b")
+    operands |= zip(names, scales.factors or (), strict=False)
     operands |= zip(("scale_a", "scale_b"), (blocks.scales for blocks in scales.blocks or ()), strict=False)
     for name, operand in operands.items():
         if operand is not None and operand.device != a.device:

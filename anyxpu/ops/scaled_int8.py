@@ -32,6 +32,9 @@ def scaled_int8_mm(a: Tensor, b: Tensor, row_scale: Tensor, col_scale: Tensor) -
     if row_scale.numel() != m or col_scale.numel() not in (1, n) or not row_scale.is_floating_point():
         shapes = f"{tuple(row_scale.shape)} and {tuple(col_scale.shape)}"
         raise RuntimeError(f"{_WHAT} wants {m} and {n} scales, not {row_scale.dtype} {shapes}")
+    for name, operand in (("B", b), ("row_scale", row_scale), ("col_scale", col_scale)):
+        if operand.device != a.device:
+            raise RuntimeError(f"{_WHAT} wants {name} on {a.device}, not on {operand.device}")
     out = a.new_empty((m, n), dtype=row_scale.dtype)
     if not out.numel():
         return out
