@@ -1,0 +1,89 @@
+"""Normalization against float64, forward and backward."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import anyxpu.ops
+from anyxpu import simulate
+
+pytestmark = pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device")
+
+aten = torch.ops.aten
+# Rounding to the result's dtype; of float32, of a few operations.
+BOUNDS = {torch.float64: 1e-13, torch.float32: 2e-6, torch.bfloat16: 5e-3, torch.float16: 7e-4}
+# x's shape and how many of its last sizes are normalized: one number; short and ragged rows; a row of several steps;
+# many rows; no rows.
+SHAPES = (((1,), 1), ((5, 3), 1), ((2, 3, 4, 5), 2), ((7, 768), 1), ((3, 1025), 1), ((2, 5000), 1), ((900, 70), 1),
+          ((0, 4), 1))  # fmt: skip
+
+
+def served(dtype: torch.dtype) -> bool:
+    return dtype is not torch.float64 or torch.xpu.get_device_properties().has_fp64
+
+
+def near(got: torch.Tensor, want: torch.Tensor, dtype: torch.dtype) -> None:
+    assert (got.device.type, got.shape, got.dtype) == ("xpu", want.shape, dtype)
+    if got.numel() and not simulate.active():
+        scale = max(float(want.abs().max()), 1.0)
+        assert float((got.cpu().double() - want).abs().max()) <= BOUNDS[dtype] * scale
+
+
+@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
+@pytest.mark.parametrize(("shape", "last"), SHAPES, ids=str)
+@pytest.mark.parametrize("factors", ["none", "weight", "both", "f32"])
+def test_layer_norm(shape, last, factors, dtype):
+    if not served(dtype):
+        pytest.skip("the device has no float64")
+    of = torch.float32 if factors == "f32" and dtype in (torch.bfloat16, torch.float16) else dtype
+    x = torch.randn(shape).to(dtype) + 3
+    inner = shape[len(shape) - last :]
+    weight = torch.randn(inner).to(of) if factors != "none" else None
+    bias = torch.randn(inner).to(of) if factors in ("both", "f32") else None
+    given = [t for t in (x, weight, bias) if t is not None]
+    meant = [t.double().requires_grad_() for t in given]
+    asked = [t.xpu().requires_grad_() for t in given]
+    grad = torch.randn(shape).to(dtype)
+
+    def normalized(x, weight=None, bias=None):
+        return F.layer_norm(x, inner, weight, bias, 1e-5)
+
+    anyxpu.ops.reset_counters()
+    got = normalized(*asked)
+    gradients = torch.autograd.grad(got, asked, grad.xpu()) if dtype is of or not simulate.active() else []
+    hosted = [name for name, ways in anyxpu.ops.counters().items() if "layer_norm" in name and "host" in ways]
+    assert not hosted
+    want = normalized(*meant)
+    near(got.detach(), want.detach(), dtype)
+    for g, w, t in zip(gradients, torch.autograd.grad(want, meant, grad.double()), asked, strict=False):
+        near(g, w, t.dtype)
+
+
+@pytest.mark.not_simulated("it compares numbers")
+def test_rows_far_from_zero_keep_their_digits():
+    x = torch.randn(8, 600) + 4096
+    got, mean, rstd = aten.native_layer_norm(x.xpu(), [600], None, None, 1e-5)
+    want = aten.native_layer_norm(x.double(), [600], None, None, 1e-5)
+    assert mean.dtype == rstd.dtype == torch.float32
+    for g, w, bound in zip((got, mean, rstd), want, (1e-3, 1e-3, 1e-5), strict=True):
+        assert float((g.cpu().double() - w).abs().max()) < bound
+
+
+def test_strided_operands_and_means_of_narrow_numbers():
+    x = torch.randn(6, 10, 4).bfloat16()
+    weight = torch.randn(20)[::2].bfloat16()
+    got, mean, rstd = aten.native_layer_norm(x.xpu().transpose(1, 2), [10], weight.xpu()[...], None, 1e-5)
+    assert got.is_contiguous()
+    assert (mean.dtype, mean.shape) == (rstd.dtype, rstd.shape) == (torch.float32, (6, 4, 1))
+    near(got, F.layer_norm(x.transpose(1, 2).double(), [10], weight.double()), torch.bfloat16)
+
+
+def test_what_does_not_fit_is_torchs_error():
+    x = torch.randn(3, 4, device="xpu")
+    with pytest.raises(RuntimeError, match="normalized_shape"):
+        F.layer_norm(x, (5,))
+    with pytest.raises(RuntimeError, match="weight"):
+        F.layer_norm(x, (4,), torch.ones(3, device="xpu"))
+    assert float(F.layer_norm(x, (4,)).cpu().sum().abs()) < 1 or simulate.active()
