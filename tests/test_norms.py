@@ -80,6 +80,19 @@ def test_strided_operands_and_means_of_narrow_numbers():
     near(got, F.layer_norm(x.transpose(1, 2).double(), [10], weight.double()), torch.bfloat16)
 
 
+@pytest.mark.parametrize("rows", [5, 200])
+def test_gradients_of_transposed_factors(rows):
+    x, grad = torch.randn(rows, 4, 6), torch.randn(rows, 4, 6)
+    weight, bias = torch.randn(6, 4).t(), torch.randn(6, 4).t()
+    asked = [t.xpu().requires_grad_() for t in (x, weight, bias)]
+    assert not asked[1].is_contiguous()
+    got = torch.autograd.grad(F.layer_norm(asked[0], (4, 6), *asked[1:]), asked, grad.xpu())
+    meant = [t.double().requires_grad_() for t in (x, weight, bias)]
+    want = torch.autograd.grad(F.layer_norm(meant[0], (4, 6), *meant[1:]), meant, grad.double())
+    for g, w in zip(got, want, strict=True):
+        near(g, w, torch.float32)
+
+
 def test_what_does_not_fit_is_torchs_error():
     x = torch.randn(3, 4, device="xpu")
     with pytest.raises(RuntimeError, match="normalized_shape"):

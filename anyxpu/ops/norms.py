@@ -133,7 +133,11 @@ def _of_factors(
     parts = max(1, min(-(-programs // strips), rows // _LEAST))
     chunk = -(-rows // parts)
     parts = -(-rows // chunk)
-    made = [torch.empty_like(t) if a and t is not None else None for t, a in zip((weight, bias), asked, strict=True)]
+    # Contiguous, whatever the strides of what they are gradients of: kernels write them so.
+    made = [
+        torch.empty(t.shape, dtype=t.dtype, device=t.device) if a and t is not None else None
+        for t, a in zip((weight, bias), asked, strict=True)
+    ]
     # One part's sums are the totals.
     sums = [
         None if t is None else t if parts == 1 else torch.empty(parts, columns, dtype=wide, device=x.device)
