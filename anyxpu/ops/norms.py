@@ -25,6 +25,7 @@ _TILE = 1024  # numbers that a program holds of short rows
 # 8 x 64 takes 5 to 8 times as long.
 _STRIPS = {"cpu": (1, 128), "gpu": (8, 64)}
 _LEAST = 32  # rows that such a program has at least
+_MOST = 2**31 - 2**12  # rows, and columns, that kernels count in 32 bits, to the end of the last program's tile
 _GPU_PROGRAMS = 512  # that keep a GPU busy
 
 
@@ -42,7 +43,7 @@ def layer_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Ten
         ones for ``shape``.
     """
     rows, columns = _sizes(x, shape)
-    wide = _wide(x, [shape, shape], [weight, bias], columns)
+    wide = _wide(x, shape, (weight, bias), rows, columns)
     if wide is None:
         return NotImplemented
     x = x.contiguous()
@@ -84,7 +85,7 @@ def layer_norm_backward(
         Those gradients, each in its own dtype; None where not asked for.
     """
     rows, columns = _sizes(x, shape)
-    wide = _wide(x, [shape, shape], [weight, bias], columns)
+    wide = _wide(x, shape, (weight, bias), rows, columns)
     if wide is None or (grad.shape, grad.dtype, grad.device) != (x.shape, x.dtype, x.device):
         return NotImplemented
     if any((t.numel(), t.dtype, t.device) != (rows, wide, x.device) for t in (mean, rstd)):
@@ -160,16 +161,15 @@ def _sizes(x: Tensor, shape: Sequence[int]) -> tuple[int, int]:
 
 
 def _wide(
-    x: Tensor, shapes: Sequence[Sequence[int]], factors: Sequence[Tensor | None], columns: int
+    x: Tensor, shape: Sequence[int], factors: Sequence[Tensor | None], rows: int, columns: int
 ) -> torch.dtype | None:
     """The dtype of sums and statistics; None where the operands are not served."""
-    count = len(shapes[0])
-    if x.dtype not in (*_NARROW, torch.float32, torch.float64) or columns == 0 or count == 0 or count > x.dim():
+    if x.dtype not in (*_NARROW, torch.float32, torch.float64) or columns == 0 or max(rows, columns) > _MOST:
         return None
-    if tuple(x.shape[x.dim() - count :]) != tuple(shapes[0]):
+    if not 0 < len(shape) <= x.dim() or tuple(x.shape[-len(shape) :]) != tuple(shape):
         return None
-    own = [x.dtype, torch.float32] if x.dtype in _NARROW else [x.dtype]
-    for shape, t in zip(shapes, factors, strict=True):
+    own = (x.dtype, torch.float32) if x.dtype in _NARROW else (x.dtype,)
+    for t in factors:
         if t is not None and (tuple(t.shape) != tuple(shape) or t.dtype not in own or t.device != x.device):
             return None
     if x.dtype is not torch.float64:
