@@ -23,9 +23,12 @@ DEVICE = "xpu"
 @pytest.fixture(params=("shared", "copied"), autouse=True)
 def memory(request):
     """Twice: over the device's own memory, and through copies as on a device whose memory the host cannot reach."""
+    before = lib().eager()
+    lib().set_eager("host")
     lib().set_host_copies(request.param == "copied")
     yield request.param
     lib().set_host_copies(False)
+    lib().set_eager(before)
 
 
 def to(device: str, value):

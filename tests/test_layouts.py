@@ -124,7 +124,7 @@ def sweep_layouts(ops: list, dtype: torch.dtype, most: int) -> tuple[int, list[s
     """How many calls were compared, and what was wrong."""
     compared, wrong = 0, []
     for op in ops:
-        grad = op.supports_autograd
+        grad = op.supports_autograd and dtype.is_floating_point | dtype.is_complex
         for sample in samples(op, dtype, most, grad):
             for name, layout in LAYOUTS.items():
                 host, device = moved(sample, layout, grad)

@@ -249,6 +249,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   anyxpu::bind_memory(m);
   anyxpu::bind_launch(m);
   anyxpu::bind_ops(m);
+  anyxpu::bind_pointwise(m);
   anyxpu::bind_distributed(m);
   anyxpu::bind_finishing(m);
   anyxpu::bind_sharing(m);

@@ -8,6 +8,7 @@ namespace anyxpu {
 void bind_runtime(pybind11::module_& m);      // driver, devices, streams, generators
 void bind_memory(pybind11::module_& m);       // allocator, pinned memory
 void bind_launch(pybind11::module_& m);       // modules, kernels, launchers
+void bind_pointwise(pybind11::module_& m);    // operators by compiled kernels
 void bind_ops(pybind11::module_& m);          // structural operators, host fallback
 void bind_distributed(pybind11::module_& m);  // the backend xccl
 void bind_finishing(pybind11::module_& m);    // the end of the process

@@ -367,9 +367,20 @@ void notice(const std::string& name) {
   py::module_::import("anyxpu.ops.notice").attr("ran_on_the_host")(base);
 }
 
+namespace {
+std::atomic<Eager> the_mode{Eager::compile};
+}  // namespace
+
+Eager eager() noexcept { return the_mode.load(std::memory_order_relaxed); }
+void set_eager(Eager mode) noexcept { the_mode.store(mode, std::memory_order_relaxed); }
+
 void host_fallback(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
   const auto name = full_name(op);
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      eager() != Eager::strict, "anyxpu: ", name,
+      " has no kernel for xpu that takes these arguments, and ANYXPU_EAGER=strict refuses the host. Give it other "
+      "operands, or let the host serve it: ANYXPU_EAGER=auto.");
   const size_t count = schema.arguments().size();
   const Stack given(stack->end() - static_cast<ptrdiff_t>(count), stack->end());
   const auto device = common_device(op, name, given);

@@ -154,6 +154,13 @@ const ax_driver* noting_writes(const ax_driver* driver) {
   return table;
 }
 
+ax_status launch_writing(const void* written, ax_queue* queue, ax_kernel* kernel, const uint32_t groups[3],
+                         const uint32_t local[3], const ax_arg* args, uint32_t arg_count, uint64_t operations) {
+  driver();
+  note_written(written);
+  return real->launch(queue, kernel, groups, local, args, arg_count, operations);
+}
+
 bool drop_copies() {
   std::map<uintptr_t, Watched> freed;
   Watch& all = watch();

@@ -73,6 +73,14 @@ void resize_tensor(c10::TensorImpl* self, at::IntArrayRef size, at::OptionalIntA
 
 inline c10::Device xpu_device(c10::DeviceIndex index) { return c10::Device(c10::DeviceType::XPU, index); }
 
+// --- which way is taken --------------------------------------------------------------------------------------
+// ANYXPU_EAGER: kernels are waited for; or the host serves while they are built; or the host serves all that kernels of
+// signature classes would; or a call of the host is an error.
+enum class Eager : uint8_t { compile, automatic, host, strict };
+inline constexpr std::array<const char*, 4> kEagerNames = {"compile", "auto", "host", "strict"};
+Eager eager() noexcept;
+void set_eager(Eager mode) noexcept;
+
 // --- host path ----------------------------------------------------------------------------------------------
 // Serves an operator by ATen's CPU kernel; the backend fallback of key XPU. The arguments are taken off the stack and
 // the results put on it.

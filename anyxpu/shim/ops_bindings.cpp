@@ -66,6 +66,18 @@ void bind_ops(py::module_& m) {
       "set_kernel_provider", [](const py::function& provider) { set_kernel_provider(provider.ptr()); },
       py::arg("provider"),
       "Set who makes device kernels: provider(device, family, source, destination, walk) -> Kernel or None.");
+  m.def(
+      "eager", [] { return kEagerNames[static_cast<size_t>(eager())]; },
+      "How eager operators are served: compile, auto, host or strict.");
+  m.def(
+      "set_eager",
+      [](const std::string& name) {
+        for (size_t i = 0; i < kEagerNames.size(); ++i) {
+          if (name == kEagerNames[i]) return set_eager(static_cast<Eager>(i));
+        }
+        throw py::value_error("no way to serve eager operators is called " + name);
+      },
+      py::arg("mode"), "Set what ANYXPU_EAGER says.");
   m.def("host_call", &host_call, py::arg("name"), py::arg("overload"),
         "Run operator `name`.`overload` on the host path with the arguments that follow.");
   m.def("set_host_copies", &set_host_copies, py::arg("always"),

@@ -1,0 +1,122 @@
+"""Kernels of eager operators built by another process, while the host serves them (``ANYXPU_EAGER=auto``).
+
+The builder writes what it makes to the disk cache (:mod:`anyxpu.ops.prepared`); whoever asked for it finds it there. It
+is started when first wanted, ends with its parent or after some idle seconds, and yields the cores to everybody else.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+from typing import Any
+
+IDLE_SECONDS = 30
+_NICE = 10
+
+_lock = threading.Lock()
+_asked: dict[str, int] = {}  # a class's words -> how often it was asked for and not there
+_failed: set[str] = set()
+_process: subprocess.Popen[bytes] | None = None
+_owner = 0  # the process that started it: the child of a fork starts its own
+
+
+def wanted(words: tuple[Any, ...]) -> bool:
+    """Note that a kernel is asked for and not there; from the second time on it is being built.
+
+    Args:
+        words: the arguments of :func:`anyxpu.ops.pointwise.build`.
+
+    Returns:
+        False where the builder could not make it: the caller then does, and sees why.
+    """
+    line = json.dumps(words)
+    with _lock:
+        if line in _failed:
+            return False
+        _asked[line] = _asked.get(line, 0) + 1
+        if _asked[line] == 2:
+            _send(line)
+    return True
+
+
+def _send(line: str) -> None:
+    """Hand a line to the builder, which is started where it does not run. With the lock held."""
+    global _process, _owner
+    if _process is None or _process.poll() is not None or _owner != os.getpid():
+        _process, _owner = _start(), os.getpid()
+        threading.Thread(target=_listen, args=(_process,), daemon=True).start()
+    assert _process.stdin is not None
+    try:
+        _process.stdin.write(line.encode() + b"\n")
+        _process.stdin.flush()
+    except OSError:  # it has ended just now: asked for again, it is sent to the next one
+        _asked[line] = 0
+
+
+def _start() -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "ANYXPU_EAGER": "compile"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "anyxpu.ops.builder"],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    atexit.register(_end, process, os.getpid())
+    return process
+
+
+def _end(process: subprocess.Popen[bytes], owner: int) -> None:
+    if os.getpid() == owner:
+        process.kill()
+        process.wait()
+
+
+def _listen(process: subprocess.Popen[bytes]) -> None:
+    """Note what the builder says of each line: made, or not."""
+    assert process.stdout is not None
+    for answer in process.stdout:
+        how, _, line = answer.decode().rstrip("\n").partition(" ")
+        with _lock:
+            if how == "failed":
+                _failed.add(line)
+    with _lock:  # what it did not come to is asked for anew
+        for line, times in _asked.items():
+            if times >= 2:
+                _asked[line] = 1
+
+
+def main() -> None:
+    """Build what is named on standard input, a line each; say "made" or "failed" and the line."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    with contextlib.suppress(OSError):
+        os.nice(_NICE)
+    import torch  # noqa: F401 - loads anyxpu
+
+    from anyxpu.ops import pointwise
+
+    lines = os.fdopen(0, "rb", buffering=0)
+    rest = b""
+    while select.select([lines], [], [], IDLE_SECONDS)[0]:
+        read = lines.read(1 << 16)
+        if not read:
+            return
+        *whole, rest = (rest + read).split(b"\n")
+        for line in whole:
+            try:
+                pointwise.build(*json.loads(line))
+                how = "made"
+            except Exception:  # whoever asked makes it again, and sees what is wrong
+                how = "failed"
+            print(how, line.decode(), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
