@@ -70,6 +70,26 @@ def test_forward_and_both_backwards_agree_with_float64(spatial, transposed, dtyp
             assert a is None or relative(a, b) <= 2 * BOUND[dtype], (source.shape, weight.shape, geometry)
 
 
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+def test_a_bias_reaches_results_that_no_element_of_the_source_does(dtype):
+    """Strides that leap over the kernel: on a CPU with AMX oneDNN left such results of 16 bits at 0."""
+    for kernel, stride, padding, dilation, extra in (
+        ((2, 1, 2), (1, 2, 2), (2, 0, 2), (1, 1, 1), (0, 0, 1)),  # the one that it was seen with
+        ((2, 1), (2, 3), (0, 0), (2, 1), (0, 0)),
+        ((1,), (3,), (0,), (1,), (1,)),
+    ):
+        source = torch.randn(1, 16, *(5, 11, 8)[: len(kernel)]).to(dtype)
+        weight, bias = torch.randn(16, 4, *kernel).to(dtype), torch.randn(4).to(dtype) + 3
+        geometry = tuple(map(list, (stride, padding, dilation)))
+        want = aten.convolution(source.double(), weight.double(), bias.double(), *geometry, True, list(extra), 1)
+        got = aten.convolution(source.xpu(), weight.xpu(), bias.xpu(), *geometry, True, list(extra), 1)
+        assert relative(got, want) <= BOUND[dtype]
+        made = torch.ops.mkldnn._convolution_transpose_pointwise(
+            source.xpu(), weight.xpu(), bias.xpu(), padding, extra, stride, dilation, 1, "sigmoid", [], None
+        )
+        assert relative(made, want.sigmoid()) <= BOUND[dtype]
+
+
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last", "weight channels_last", "sliced", "expanded"])
 @pytest.mark.parametrize("shape", [(2, 8, 9, 9), (2, 1, 9, 9), (1, 8, 1, 1), (2, 8, 5, 5, 5)], ids=str)
 def test_results_have_the_strides_that_fake_tensors_predict(layout, shape):

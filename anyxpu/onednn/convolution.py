@@ -66,6 +66,11 @@ class Geometry:
     output_padding: tuple[int, ...]
     groups: int
 
+    def leaves_gaps(self, kernel: Sequence[int]) -> bool:
+        """Are there results, between others, that no element of the source reaches: nothing but the bias?"""
+        steps = zip(kernel, self.dilation, self.stride, strict=True)
+        return self.transposed and any(len({k * d % s for k in range(size)}) < s for size, d, s in steps)
+
     @property
     def kind(self) -> str:
         """oneDNN's name of the primitive."""
@@ -439,6 +444,27 @@ def _instead(source: Tensor, geometry: Geometry, why: str | capi.Unavailable) ->
     return _Widened(source.dtype, fallback) if widen else Declined(fallback)
 
 
+class _BiasApart:
+    """The bias added by itself."""
+
+    def __init__(self, plan: Any) -> None:
+        self.plan = plan
+
+    def forward(self, source: Tensor, weight: Tensor, bias: Tensor, *geometry: Any) -> Any:
+        result = self.plan.forward(source, weight, None, *geometry)
+        if result is NotImplemented:
+            return result
+        return result.add_(bias.view(-1, *[1] * (source.dim() - 2)))
+
+
+def forgets_gaps(dtype: torch.dtype, weight: Tensor, geometry: Geometry) -> bool:
+    """Would oneDNN's primitive leave out bias and functions where a result has nothing else?
+
+    Its kernels for 16 bits on CPUs with AMX do (oneDNN 3.13): such results were 0.
+    """
+    return dtype in SIXTEEN_BITS and geometry.leaves_gaps(weight.shape[2:])
+
+
 def _plan_forward(source: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, mode: str) -> Any:
     tensors = {Arg.SRC: source, Arg.WEIGHTS: weight}
     if bias is not None:
@@ -446,6 +472,8 @@ def _plan_forward(source: Tensor, weight: Tensor, bias: Tensor | None, geometry:
     problem = describe(tensors, bias is not None, geometry, source, weight, mode)
     if isinstance(problem, str):
         return _instead(source, geometry, problem)
+    if bias is not None and forgets_gaps(source.dtype, weight, geometry):
+        return _BiasApart(_plan_forward(source, weight, None, geometry, mode))
     try:
         return Forward(problem, tensors)
     except capi.Unavailable as error:

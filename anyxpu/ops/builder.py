@@ -30,7 +30,7 @@ def wanted(words: tuple[Any, ...]) -> bool:
     """Note that a kernel is asked for and not there; from the second time on it is being built.
 
     Args:
-        words: the arguments of :func:`anyxpu.ops.pointwise.build`.
+        words: the arguments of :func:`anyxpu.ops.classes.build`.
 
     Returns:
         False where the builder could not make it: the caller then does, and sees why.
@@ -100,7 +100,7 @@ def main() -> None:
         os.nice(_NICE)
     import torch  # noqa: F401 - loads anyxpu
 
-    from anyxpu.ops import pointwise
+    from anyxpu.ops import classes
 
     lines = os.fdopen(0, "rb", buffering=0)
     rest = b""
@@ -111,7 +111,7 @@ def main() -> None:
         *whole, rest = (rest + read).split(b"\n")
         for line in whole:
             try:
-                pointwise.build(*json.loads(line))
+                classes.build(*json.loads(line))
                 how = "made"
             except Exception:  # whoever asked makes it again, and sees what is wrong
                 how = "failed"

@@ -6,18 +6,14 @@ is an error; of a signature class that was met before nothing here runs. What a 
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from anyxpu.ops import builder, prepared, registry
+from anyxpu.ops import classes, registry
 from anyxpu.shim import lib
-
-VARIABLE = "ANYXPU_EAGER"
 
 
 @dataclass(frozen=True)
@@ -200,12 +196,9 @@ def register() -> None:
             ):
                 taken.add(form)
                 registry.declare(f"aten::{form}", "compiled")
-    lib().set_pointwise_provider(provide)
-    lib().set_eager(os.environ.get(VARIABLE) or "auto")
 
 
-def provide(
-    device: int,
+def source(
     function: str,
     variant: str,
     common: str,
@@ -215,11 +208,10 @@ def provide(
     params: int,
     logical: bool,
     tile: tuple[int, int],
-) -> tuple[Any, int, int] | bool | None:
-    """The kernel of one signature class, as the shim asks for it.
+) -> Any:
+    """What to compile for one signature class.
 
     Args:
-        device: ordinal.
         function, variant: of the row, and which variant of it the call selects.
         common: the type that operands have in common, by Triton's name (``fp32``).
         types: of the result and of each operand.
@@ -231,56 +223,13 @@ def provide(
         tile: rows and columns that are walked at once.
 
     Returns:
-        The shim's ``Kernel``, the work-items of its work-groups, and its operations a tile; False where it is not
-        there yet and the host is to serve meanwhile; None where the device does not run it.
+        A ``triton.compiler.ASTSource``.
     """
-    if lib().driver_name() == "null" or ("fp64" in (common, *types) and not lib().properties(device).has_fp64):
-        return None
-    words = (device, function, variant, common, types, kinds, raw, params, logical, tile)
-    if lib().eager() == "auto" and lib().properties(device).type == "cpu":
-        found = prepared.found(device, _name(*words[1:]), _warps(device))
-        if found is None and builder.wanted(words):
-            return False
-        made = found or build(*words)
-    else:
-        made = build(*words)
-    return made.kernel, made.lanes, made.operations
-
-
-def build(device: int, *words: Any) -> prepared.Prepared:
-    """The kernel of the class that these arguments of :func:`provide` name; compiled where it is not on disk."""
-    return prepared.prepare(device, _name(*words), lambda: _source(*words), _warps(device))
-
-
-def _name(*words: Any) -> str:
-    return f"pointwise {json.dumps(words)}"
-
-
-def _warps(device: int) -> int:
-    return 1 if lib().properties(device).type == "cpu" else 4
-
-
-def _source(
-    function: str,
-    variant: str,
-    common: str,
-    types: list[str],
-    kinds: list[list[int]],
-    raw: int,
-    params: int,
-    logical: bool,
-    tile: tuple[int, int],
-) -> Any:
-    import triton.language as tl
     from triton.compiler import ASTSource
 
     from anyxpu.ops import pointwise_functions, pointwise_kernels
 
-    dtypes = {
-        **{"fp16": tl.float16, "bf16": tl.bfloat16, "fp32": tl.float32, "fp64": tl.float64, "i1": tl.int1},
-        **{f"i{w}": getattr(tl, f"int{w}") for w in (8, 16, 32, 64)},
-        **{f"u{w}": getattr(tl, f"uint{w}") for w in (8, 16, 32, 64)},
-    }
+    dtypes = classes.dtypes()
     computed = "fp32" if common in ("fp16", "bf16") else common
     # A kernel has no arguments of one bit.
     argument = "i8" if computed == "i1" else computed

@@ -249,7 +249,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   anyxpu::bind_memory(m);
   anyxpu::bind_launch(m);
   anyxpu::bind_ops(m);
+  anyxpu::bind_classes(m);
   anyxpu::bind_pointwise(m);
+  anyxpu::bind_reductions(m);
   anyxpu::bind_distributed(m);
   anyxpu::bind_finishing(m);
   anyxpu::bind_sharing(m);

@@ -20,9 +20,8 @@
 
 #include "shim/arguments.h"
 #include "shim/bindings.h"
-#include "shim/kept_copies.h"
+#include "shim/classes.h"
 #include "shim/ops.h"
-#include "shim/waiting.h"
 
 namespace anyxpu {
 namespace {
@@ -40,83 +39,10 @@ constexpr int kMaxDims = 6;
 
 enum class Rule : uint8_t { same, promote, promote_float, compare, test, where, fill };
 constexpr std::array<const char*, 7> kRules = {"same", "promote", "float", "compare", "test", "where", "fill"};
-// What a row takes, by the common type.
-enum Kinds : uint8_t { kFloats = 1, kIntegers = 2, kBools = 4 };
 // How an operand lies along a dimension; pointwise_kernels.py has the same numbers.
 enum Lies : uint8_t { kNumber = 0, kOne = 1, kDense = 2, kStrided = 3 };
 
-// --- types ----------------------------------------------------------------------------------------------------
-
-struct TypeName {
-  ScalarType type;
-  const char* name;  // Triton's
-  Kinds kind;
-};
-constexpr std::array<TypeName, 13> kTypes{{{ScalarType::Float, "fp32", kFloats},
-                                           {ScalarType::BFloat16, "bf16", kFloats},
-                                           {ScalarType::Half, "fp16", kFloats},
-                                           {ScalarType::Double, "fp64", kFloats},
-                                           {ScalarType::Bool, "i1", kBools},
-                                           {ScalarType::Long, "i64", kIntegers},
-                                           {ScalarType::Int, "i32", kIntegers},
-                                           {ScalarType::Short, "i16", kIntegers},
-                                           {ScalarType::Char, "i8", kIntegers},
-                                           {ScalarType::Byte, "u8", kIntegers},
-                                           {ScalarType::UInt16, "u16", kIntegers},
-                                           {ScalarType::UInt32, "u32", kIntegers},
-                                           {ScalarType::UInt64, "u64", kIntegers}}};
-
-const TypeName* type_of(ScalarType type) {
-  for (const TypeName& entry : kTypes)
-    if (entry.type == type) return &entry;
-  return nullptr;
-}
-
-bool unsigned_integer(ScalarType type) {
-  return type == ScalarType::UInt16 || type == ScalarType::UInt32 || type == ScalarType::UInt64;
-}
-
-// A number's bytes, as the kernel takes them.
-struct Number {
-  alignas(8) char bytes[8];
-  uint32_t size;
-};
-
-template <typename T>
-Number number_of(T value) {
-  Number made{};
-  std::memcpy(made.bytes, &value, sizeof(T));
-  made.size = sizeof(T);
-  return made;
-}
-
-// `value` as the type that is computed in where operands have `common` in common. `rounded`: to 16 bits first, where
-// that is it.
-Number number(const c10::Scalar& value, ScalarType common, bool rounded) {
-  switch (common) {
-    case ScalarType::Half:
-      return number_of(rounded ? static_cast<float>(value.to<c10::Half>()) : static_cast<float>(value.toDouble()));
-    case ScalarType::BFloat16:
-      return number_of(rounded ? static_cast<float>(value.to<c10::BFloat16>())
-                               : static_cast<float>(value.toDouble()));
-    case ScalarType::Float:
-      return number_of(static_cast<float>(value.toDouble()));
-    case ScalarType::Double:
-      return number_of(value.toDouble());
-    case ScalarType::Bool:
-      return number_of(static_cast<uint8_t>(value.toBool()));
-    case ScalarType::Long:
-      return number_of(value.toLong());
-    case ScalarType::Int:
-      return number_of(static_cast<int32_t>(value.toLong()));
-    case ScalarType::Short:
-      return number_of(static_cast<int16_t>(value.toLong()));
-    case ScalarType::Char:
-      return number_of(static_cast<int8_t>(value.toLong()));
-    default:
-      return number_of(static_cast<uint8_t>(value.toLong()));
-  }
-}
+// --- numbers ---------------------------------------------------------------------------------------------------
 
 // Whether a parameter of this value is one of the common type; if not, torch has something to say about it.
 bool fits(const c10::Scalar& value, ScalarType common) {
@@ -203,12 +129,6 @@ struct HashClass {
   }
 };
 
-struct Entry {
-  ax_kernel* kernel;
-  uint32_t lanes;
-  uint64_t operations;  // of a tile
-};
-
 struct Tile {
   int32_t rows, columns;
 };
@@ -217,8 +137,6 @@ constexpr std::array<Tile, 5> kCpuTiles{{{1, 256}, {1, 256}, {4, 64}, {16, 16}, 
 constexpr std::array<Tile, 5> kGpuTiles{{{1, 1024}, {4, 256}, {16, 64}, {64, 16}, {64, 16}}};
 constexpr int64_t kMostPerProgram = 32768;  // elements, on a CPU
 constexpr int64_t kLeastPerProgram = 2048;
-
-PyObject* the_provider = nullptr;  // never given back: operators may run while the process ends
 
 // --- rows -----------------------------------------------------------------------------------------------------
 
@@ -249,10 +167,9 @@ uint32_t variant_number(Row& row, const std::string& words) {
   return static_cast<uint32_t>(row.variants.size());
 }
 
-// Asks Python. False where there is no kernel yet; a kernel of nullptr where the device does not run it.
+// False where there is no kernel yet.
 bool ask(const Row& row, const std::string& variant, const Class& key, const Tile& tile, Entry* out) {
   const py::gil_scoped_acquire gil;
-  TORCH_INTERNAL_ASSERT(the_provider != nullptr);
   py::list types, kinds;
   for (int k = 0; k < key.operands; ++k) types.append(type_of(static_cast<ScalarType>(key.types[k]))->name);
   for (int d = 0; d < std::max<int>(key.dims, 1); ++d) {
@@ -261,19 +178,10 @@ bool ask(const Row& row, const std::string& variant, const Class& key, const Til
       along.append(d < 2 || key.lies[0][k] == kNumber ? key.lies[d < 2 ? d : 0][k] : uint8_t{kStrided});
     kinds.append(along);
   }
-  const py::object made = py::reinterpret_borrow<py::function>(the_provider)(
-      static_cast<int>(key.device), row.function, variant, type_of(static_cast<ScalarType>(key.common))->name, types,
-      kinds, static_cast<int>(key.raw), static_cast<int>(key.params), static_cast<bool>(key.logical),
-      py::make_tuple(tile.rows, tile.columns));
-  if (made.is_none()) {
-    *out = {};
-    return true;
-  }
-  if (py::isinstance<py::bool_>(made)) return false;
-  auto [kernel, lanes, operations] = made.cast<std::tuple<py::object, uint32_t, uint64_t>>();
-  *out = {reinterpret_cast<ax_kernel*>(kernel.attr("handle").cast<uintptr_t>()), lanes, operations};
-  kernel.release();  // for good
-  return true;
+  const auto words = py::make_tuple(row.function, variant, type_of(static_cast<ScalarType>(key.common))->name, types,
+                                    kinds, static_cast<int>(key.raw), static_cast<int>(key.params),
+                                    static_cast<bool>(key.logical), py::make_tuple(tile.rows, tile.columns));
+  return ask_kernel(key.device, "pointwise", words, out);
 }
 
 bool find(Row& row, const std::string& variant, const Class& key, const Tile& tile, Entry* out) {
@@ -479,25 +387,20 @@ class Launch {
     Entry entry{};
     if (!find(row_, call_.variant, key_, tile, &entry) || entry.kernel == nullptr) return false;
     void* const out = it_.data_ptr(0);
-    pointer(out);
+    args_.pointer(out);
     for (int k = 1; k < key_.operands; ++k) {
       if (key_.lies[0][k] == kNumber) {
-        value(number(value_of(it_.tensor_base(operands_[k])), common_, !row_.exact));
+        args_.value(number(value_of(it_.tensor_base(operands_[k])), common_, !row_.exact));
       } else {
-        pointer(it_.data_ptr(operands_[k]));
+        args_.pointer(it_.data_ptr(operands_[k]));
       }
     }
     // A function's own numbers are computed with as they are.
-    for (int p = 0; p < call_.params_count; ++p) value(number(call_.params[p], common_, false));
-    const uint32_t groups[3] = {key_.dims == 1 ? line(tile) : grid(tile), 1, 1};
-    const uint32_t local[3] = {entry.lanes, 1, 1};
+    for (int p = 0; p < call_.params_count; ++p) args_.value(number(call_.params[p], common_, false));
+    const int64_t groups = key_.dims == 1 ? line(tile) : grid(tile);
     const auto operations = static_cast<uint64_t>(
         static_cast<double>(it_.numel()) / (tile.rows * tile.columns) * static_cast<double>(entry.operations));
-    ax_queue* const queue = current_queue(key_.device);
-    check(launch_writing(out, queue, entry.kernel, groups, local, args_.data(), static_cast<uint32_t>(args_.size()),
-                         operations + 1),
-          row_.name.c_str());
-    note_work(queue, key_.device, operations + 1);
+    args_.launch(key_.device, entry, groups, operations, out, row_.name.c_str());
     return true;
   }
 
@@ -526,47 +429,36 @@ class Launch {
     return (std::min(all, each) + tile - 1) / tile * tile;
   }
 
-  uint32_t line(const Tile& tile) {
+  int64_t line(const Tile& tile) {
     const int64_t n = it_.numel();
     const int64_t step = share(n, tile.columns);
-    integer(n);
+    args_.integer(n);
     strides(0);
-    integer(step);
-    return static_cast<uint32_t>((n + step - 1) / step);
+    args_.integer(step);
+    return (n + step - 1) / step;
   }
 
-  uint32_t grid(const Tile& tile) {
+  int64_t grid(const Tile& tile) {
     const auto shape = it_.shape();
     const int64_t each = share(it_.numel(), static_cast<int64_t>(tile.rows) * tile.columns);
     const auto up = [](int64_t n, int64_t to) { return (n + to - 1) / to * to; };
     const int64_t step = std::min(up(shape[0], tile.columns), std::max<int64_t>(tile.columns, up(each / tile.rows, tile.columns)));
     const int64_t rows = std::min(up(shape[1], tile.rows), std::max<int64_t>(tile.rows, each / step / tile.rows * tile.rows));
-    for (const int64_t size : shape) integer(size);
+    for (const int64_t size : shape) args_.integer(size);
     for (int d = 0; d < key_.dims; ++d) strides(d);
-    integer(step);
-    integer(rows);
+    args_.integer(step);
+    args_.integer(rows);
     int64_t programs = ((shape[0] + step - 1) / step) * ((shape[1] + rows - 1) / rows);
     for (int d = 2; d < key_.dims; ++d) programs *= shape[d];
-    return static_cast<uint32_t>(programs);
+    return programs;
   }
 
   void strides(int d) {
     for (int k = 0; k < key_.operands; ++k) {
       const uint8_t kind = d < 2 || key_.lies[0][k] == kNumber ? key_.lies[d < 2 ? d : 0][k] : uint8_t{kStrided};
-      if (kind == kStrided) integer(it_.strides(operands_[k])[d] / it_.element_size(operands_[k]));
+      if (kind == kStrided) args_.integer(it_.strides(operands_[k])[d] / it_.element_size(operands_[k]));
     }
   }
-
-  void pointer(void* address) {
-    slots_.push_back({});
-    std::memcpy(slots_.back().bytes, &address, sizeof(address));
-    args_.push_back({slots_.back().bytes, sizeof(address), AX_ARG_POINTER});
-  }
-  void value(const Number& number) {
-    slots_.push_back(number);
-    args_.push_back({slots_.back().bytes, number.size, AX_ARG_VALUE});
-  }
-  void integer(int64_t n) { value(number_of(static_cast<int32_t>(n))); }
 
   Row& row_;
   const Call& call_;
@@ -575,10 +467,8 @@ class Launch {
   bool on_cpu_ = false;
   Class key_;
   std::array<int, kMaxOperands> operands_{};  // of the kernel -> of the iterator
-  static constexpr size_t kMostArgs = 2 * kMaxOperands + kMaxParams + (kMaxOperands + 1) * kMaxDims + 4;
-  // Never grows beyond its first memory, into which args_ points.
-  c10::SmallVector<Number, kMostArgs> slots_;
-  c10::SmallVector<ax_arg, kMostArgs> args_;
+  Arguments args_;
+  static_assert(Arguments::kMost >= size_t{kMaxOperands * (kMaxDims + 1) + kMaxParams + kMaxDims + 2});
 };
 
 // Whether the row computes with this common type, on this device.
@@ -678,13 +568,6 @@ void bind_pointwise(py::module_& m) {
         py::arg("kinds"), py::arg("exact"),
         "Put operator `name` on key XPU, as a row of anyxpu.ops.pointwise says. False where torch has none of that "
         "name.");
-  m.def(
-      "set_pointwise_provider",
-      [](const py::function& provider) {
-        Py_XDECREF(the_provider);
-        the_provider = provider.inc_ref().ptr();
-      },
-      py::arg("provider"), "Set who makes the kernels of signature classes: anyxpu.ops.pointwise.provide.");
 }
 
 }  // namespace anyxpu

@@ -1,0 +1,80 @@
+"""The kernels of signature classes that the shim asks for: of which family, from where, and when.
+
+A family makes the Triton source of a class from its words; ``shim/classes.cpp`` keeps what :func:`provide` gives it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from typing import Any
+
+from anyxpu.ops import builder, prepared
+from anyxpu.shim import lib
+
+VARIABLE = "ANYXPU_EAGER"
+# Family -> the module whose `source(*words)` makes the triton.compiler.ASTSource of a class.
+_FAMILIES = {"pointwise": "pointwise", "reduction": "reductions", "softmax": "reductions"}
+
+
+def register() -> None:
+    """Have the shim ask here, and serve eager operators as ``ANYXPU_EAGER`` says."""
+    lib().set_class_provider(provide)
+    lib().set_eager(os.environ.get(VARIABLE) or "auto")
+
+
+def provide(device: int, family: str, words: tuple[Any, ...]) -> tuple[Any, int, int] | bool | None:
+    """The kernel of one signature class.
+
+    Args:
+        device: ordinal.
+        family: one of :data:`_FAMILIES`.
+        words: what the family's ``source`` takes; strings, numbers, and lists of them.
+
+    Returns:
+        The shim's ``Kernel``, the work-items of its work-groups, and the operations of one of them; False where it
+        is not there yet and the host is to serve meanwhile; None where the device does not run it.
+    """
+    if lib().driver_name() == "null" or (_doubles(words) and not lib().properties(device).has_fp64):
+        return None
+    if lib().eager() == "auto" and lib().properties(device).type == "cpu":
+        found = prepared.found(device, _name(family, words), _warps(device))
+        if found is None and builder.wanted((device, family, words)):
+            return False
+        made = found or build(device, family, words)
+    else:
+        made = build(device, family, words)
+    return made.kernel, made.lanes, made.operations
+
+
+def build(device: int, family: str, words: tuple[Any, ...]) -> prepared.Prepared:
+    """The kernel that these arguments of :func:`provide` name; compiled where it is not on disk."""
+
+    def source() -> Any:
+        return importlib.import_module(f"anyxpu.ops.{_FAMILIES[family]}").source(*words)
+
+    return prepared.prepare(device, _name(family, words), source, _warps(device))
+
+
+def dtypes() -> dict[str, Any]:
+    """Triton's types by the names that the shim gives them."""
+    import triton.language as tl
+
+    return {
+        **{"fp16": tl.float16, "bf16": tl.bfloat16, "fp32": tl.float32, "fp64": tl.float64, "i1": tl.int1},
+        **{f"i{w}": getattr(tl, f"int{w}") for w in (8, 16, 32, 64)},
+        **{f"u{w}": getattr(tl, f"uint{w}") for w in (8, 16, 32, 64)},
+    }
+
+
+def _doubles(words: Any) -> bool:
+    return any(_doubles(w) if isinstance(w, (list, tuple)) else w == "fp64" for w in words)
+
+
+def _name(family: str, words: tuple[Any, ...]) -> str:
+    return f"{family} {json.dumps(words)}"
+
+
+def _warps(device: int) -> int:
+    return 1 if lib().properties(device).type == "cpu" else 4
