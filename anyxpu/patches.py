@@ -222,8 +222,9 @@ TABLE: tuple[Patch, ...] = (
         f"{_INDUCTOR}.codegen.common",
         ("register_backend_for_device", "custom_backend_passes"),
         "anyxpu.inductor.epilogues:offer",
-        "what follows a product on a GPU, the bias too, is left to a kernel that reads the product again",
-        "compiled linear layers are slower, by a pass over their results",
+        "what follows a product on a GPU, the bias too, is left to a kernel that reads the product again, and weights "
+        "of 8 bits are written wider before each product",
+        "compiled linear layers are slower, by a pass over their results, or over their weights where those are narrow",
     ),
     Patch(
         "product-operands",

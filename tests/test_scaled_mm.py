@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 BOUNDS = {torch.float32: 2e-6, torch.bfloat16: 4e-3, torch.float16: 6e-4}
-SHAPES = ((16, 64, 32), (1, 128, 48), (33, 80, 16), (7, 17, 5))
+SHAPES = ((16, 64, 32), (1, 128, 48), (33, 80, 16), (7, 17, 5), (6, 100, 24))
 
 
 def operands(m: int, k: int, n: int, by_rows: bool, kinds: tuple[torch.dtype, torch.dtype] = (E4M3, E4M3)):

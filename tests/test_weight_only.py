@@ -15,10 +15,12 @@ pytestmark = pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu dev
 aten = torch.ops.aten
 # Rounding to the result's dtype, of which float32 has the sums' own.
 BOUNDS = {torch.float32: 2e-6, torch.bfloat16: 4e-3, torch.float16: 6e-4}
-# n, k and the group: whole blocks; rows that are left over; groups within a register; k of one odd block; least sizes.
-WEIGHTS = ((64, 256, 32), (17, 128, 128), (40, 512, 64), (33, 384, 128), (8, 96, 96), (5, 8, 8))
+# n, k and the group: whole blocks; rows that are left over; groups within a register, and one that ends in it; k of one
+# odd block; least sizes.
+WEIGHTS = ((64, 256, 32), (17, 128, 128), (40, 512, 64), (9, 160, 32), (33, 384, 128), (8, 96, 96), (5, 8, 8))
 # None; by the kernel of few rows; by oneDNN on every device.
-ROWS = (0, 1, 2, 4, 33)
+ROWS = (0, 1, 2, 3, 33)
+E4M3 = torch.float8_e4m3fn
 
 
 def four_bits(n: int, k: int, group: int, dtype: torch.dtype) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
@@ -42,7 +44,7 @@ def check(got: torch.Tensor, want: torch.Tensor, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("rows", ROWS)
 def test_four_bits(rows, dtype):
     for n, k, group in WEIGHTS:
-        for factors in {dtype, torch.float32}:
+        for factors in {dtype, torch.float32} if n == 17 else {dtype}:
             (pairs, scales, points), meant = four_bits(n, k, group, factors)
             packed = aten._convert_weight_to_int4pack(pairs.xpu(), 8)
             assert (packed.dtype, tuple(packed.shape)) == (torch.int32, (n, k // 8))
@@ -61,6 +63,30 @@ def test_eight_bits(rows, dtype):
         check(got, x.double() @ (numbers.double() * scales.double()[:, None]).t(), dtype)
 
 
+@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
+@pytest.mark.parametrize("rows", (*ROWS, 7))
+def test_float8(rows, dtype):
+    for n, k in ((64, 256), (17, 100), (3, 7), (33, 68)):
+        numbers, x = (torch.randn(n, k) * torch.randn(n, 1).exp()).to(E4M3), torch.randn(rows, k, dtype=dtype)
+        for scales in (torch.rand(n), torch.rand(1)):
+            meant = numbers.double() * scales.double()[:, None]
+            if rows > 8 or k % 4:  # the weight is rounded to the result's dtype, and multiplied then
+                meant = (numbers.float() * scales[:, None]).to(dtype).double()
+            got = torch.ops.anyxpu._weight_float8_mm(x.xpu(), numbers.xpu(), scales.xpu())
+            check(got, x.double() @ meant.t(), dtype)
+
+
+@pytest.mark.not_simulated("kernels do not execute there")
+@pytest.mark.parametrize("rows", [1, 4, 20])
+def test_every_float8_is_exact(rows):
+    """The subnormal ones too; NaN is one, and in its own row alone."""
+    every = torch.arange(256, dtype=torch.uint8)
+    weight, x = torch.zeros(256, 64, dtype=torch.uint8), torch.zeros(rows, 64)
+    weight[:, 37], x[:, 37] = every, 1
+    got = torch.ops.anyxpu._weight_float8_mm(x.xpu(), weight.view(E4M3).xpu(), torch.ones(256).xpu())
+    torch.testing.assert_close(got.cpu(), every.view(E4M3).float().expand(rows, 256), rtol=0, atol=0, equal_nan=True)
+
+
 def test_operands_of_any_strides():
     (pairs, scales, points), meant = four_bits(24, 128, 32, torch.bfloat16)
     packed = aten._convert_weight_to_int4pack(pairs.t().contiguous().xpu().t(), 2)
@@ -76,6 +102,9 @@ def test_operands_of_any_strides():
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
 def test_what_a_weight_stands_for(dtype):
     """The way of what oneDNN does not have."""
+    numbers, scales = torch.randn(9, 64).to(E4M3), torch.rand(1, 9)
+    weight = Weight(numbers.xpu(), scales.xpu(), None, 64)
+    check(dequantized(weight, dtype), numbers.double() * scales.double().t(), dtype)
     for n, k, group in WEIGHTS:
         (pairs, scales, points), meant = four_bits(n, k, group, dtype)
         weight = Weight(pairs.xpu().view(torch.int32), scales.xpu(), points.xpu(), group)
@@ -127,3 +156,15 @@ def test_bad_operands_are_named():
         aten._convert_weight_to_int4pack(pairs.xpu(), 3)
     with pytest.raises(RuntimeError, match="scales of shape"):
         aten._weight_int8pack_mm(x, torch.zeros(5, 64, dtype=torch.int8, device="xpu"), torch.ones(4, device="xpu"))
+    eight = torch.zeros(5, 64, device="xpu").to(E4M3)
+    for error, operands in (
+        ("float8_e4m3fn weights", (x, eight.to(torch.float8_e5m2), torch.ones(5, device="xpu"))),
+        ("k of 32", (x[:, :32], eight, torch.ones(5, device="xpu"))),
+        (
+            r"scales of shape \(5,\) or of one element, not torch.float32 \(4,\)",
+            (x, eight, torch.ones(4, device="xpu")),
+        ),
+        ("all operands on xpu:0, not on cpu", (x, eight, torch.ones(5))),
+    ):
+        with pytest.raises(RuntimeError, match=error):
+            torch.ops.anyxpu._weight_float8_mm(*operands)

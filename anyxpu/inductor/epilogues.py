@@ -307,15 +307,16 @@ def _backend_pass() -> Any:
     """:func:`fuse` as Inductor takes passes from a device's backend."""
     from torch._inductor.custom_graph_pass import CustomGraphModulePass, get_hash_for_files
 
-    from anyxpu.inductor import expressions
+    from anyxpu.inductor import expressions, narrow_weights
 
     class Epilogues(CustomGraphModulePass):
         def __call__(self, gm: torch.fx.GraphModule) -> None:
+            narrow_weights.fuse(gm.graph)
             fuse(gm.graph)
             gm.graph.eliminate_dead_code()
 
         def uuid(self) -> Any:
-            return get_hash_for_files((__file__, expressions.__file__))
+            return get_hash_for_files((__file__, expressions.__file__, narrow_weights.__file__))
 
     return Epilogues()
 

@@ -29,11 +29,11 @@ _MODES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "none"}
 
 @dataclass(frozen=True)
 class Weight:
-    """``(n, k)`` of integers: a number ``q`` stands for ``(q - zero_point) * scale``.
+    """``(n, k)`` of narrow numbers: a number ``q`` stands for ``(q - zero_point) * scale``.
 
     Attributes:
         values: int8 ``(n, k)``, or int32 ``(n, k / 8)``, where each holds 8 of 4 bits without a sign, the first in the
-            lowest ones; contiguous.
+            lowest ones, or float8_e4m3fn ``(n, k)``, which oneDNN has no product for; contiguous.
         scales: ``(k / group, n)``, contiguous.
         zero_points: int8, the same; None where all are 0.
         group: how many along k share a scale.
@@ -47,7 +47,7 @@ class Weight:
     @property
     def bits(self) -> int:
         """Of a number."""
-        return 8 if self.values.dtype == torch.int8 else 4
+        return 4 if self.values.dtype == torch.int32 else 8
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from anyxpu.ops import registry, serve
 
 # Operator -> the function of this folder that serves it, imported at the first call. argsort, msort, sort without
@@ -51,10 +53,27 @@ TABLE: dict[str, str] = {
 # Defined by torchao, which has kernels of its own for other devices; registered before that is imported, if it ever is.
 TORCHAO: dict[str, str] = {"scaled_int8_mm": "scaled_int8.scaled_int8_mm"}
 
+# Ours, which compiled graphs call (anyxpu.inductor.narrow_weights).
+OWN: dict[str, tuple[str, str]] = {
+    "_weight_float8_mm": ("(Tensor self, Tensor weight, Tensor scales) -> Tensor", "weight_only.float8_mm"),
+}
+_defined: list[torch.library.Library] = []  # definitions end with their Library
+
+
+def _define() -> None:
+    if _defined:
+        return
+    _defined.append(torch.library.Library("anyxpu", "FRAGMENT"))
+    for name, (signature, _) in OWN.items():
+        _defined[0].define(name + signature)
+    _defined[0].impl("_weight_float8_mm", lambda x, w, _: x.new_empty(x.shape[0], w.shape[0]), "Meta")
+
 
 def register() -> None:
     """Put every operator of :data:`TABLE` on dispatch key XPU. Compiles nothing and starts no driver."""
     serve.register({name: f"anyxpu.ops.{function}" for name, function in TABLE.items()}, "compiled")
     serve.register({name: f"anyxpu.ops.{path}" for name, path in TORCHAO.items()}, "compiled", namespace="torchao")
+    _define()
+    serve.register({name: f"anyxpu.ops.{path}" for name, (_, path) in OWN.items()}, "compiled", namespace="anyxpu")
     for name in TABLE:
         registry.declare(f"aten::{name}", "compiled")

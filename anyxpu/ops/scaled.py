@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from anyxpu.onednn.eight_bits import product
-from anyxpu.ops import scaled_blocks
+from anyxpu.onednn.weight_only import Weight
+from anyxpu.ops import scaled_blocks, weight_only
 from anyxpu.ops.current_device import current
 from anyxpu.ops.scaled_blocks import FOUR_BITS, Blocks
 
@@ -248,6 +249,10 @@ def multiply(
     out = result(a, b, scales, bias, scale_result, dtype, out)
     if 0 in out.shape:
         return out
+    if scales.blocks is None and scales.factors is not None and a.shape[1]:
+        weight = Weight(b.t(), scales.factors[1].contiguous().view(1, -1), None, a.shape[1])
+        if b.t().is_contiguous() and weight_only.takes_few_rows(a, weight):
+            return _few_rows(a.contiguous(), weight, scales.factors[0].reshape(-1), bias, scale_result, out)
     if not a.shape[1]:
         sums = torch.zeros(out.shape, dtype=torch.float32, device=a.device)
     elif scales.blocks is None:
@@ -258,6 +263,21 @@ def multiply(
     if sums is NotImplemented:
         return sums
     rescale(sums, scales.factors, bias, scale_result if out.dtype in EIGHT_BITS else None, out)
+    return out
+
+
+def _few_rows(
+    a: Tensor, weight: Weight, factors: Tensor, bias: Tensor | None, scale_result: Tensor | None, out: Tensor
+) -> Tensor:
+    """The product of a weight that is read once for some rows of ``a``, which are as few."""
+    most = weight_only.MOST_ROWS
+    whole = bias is None and out.dtype in _WIDE and out.is_contiguous()
+    sums = out if whole else out.new_empty(out.shape, dtype=torch.float32)
+    of_rows = factors.split(most) if factors.numel() > 1 else (factors,) * -(-a.shape[0] // most)
+    for part, into, scale in zip(a.split(most), sums.split(most), of_rows, strict=True):
+        weight_only.few_rows(part, weight, into, scale)
+    if not whole:
+        rescale(sums, None, bias, scale_result if out.dtype in EIGHT_BITS else None, out)
     return out
 
 

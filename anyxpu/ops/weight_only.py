@@ -15,7 +15,11 @@ from anyxpu.onednn.weight_only import Weight, product
 from anyxpu.ops.current_device import current
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
-_ROWS, _WORDS = 8, 16  # of a block; 16 words are a register
+_WORDS = 16  # a register
+MOST_ROWS = 4
+"""That the kernel of few rows multiplies at once. Of more its time is that of multiplying, as if they came in turn."""
+_BLOCKS = {1: 8, 2: 8, 4: 4}
+"""Rows of a weight that a program of the kernel of few rows takes, by how many it multiplies them with."""
 
 
 def _require(holds: bool, what: str, wanted: str) -> None:
@@ -110,6 +114,48 @@ def int8pack_mm(self: Tensor, mat2: Tensor, scales: Tensor) -> Tensor:
     return _product(self, Weight(mat2.contiguous(), _as(scales, self.dtype).view(1, rows), None, depth))
 
 
+def float8_mm(self: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
+    """anyxpu::_weight_float8_mm: ``self @ (weight * scales[:, None]).t()``, what torchao's float8 weights compile to.
+
+    Args:
+        self: ``(m, k)``, float32, bfloat16 or float16.
+        weight: float8_e4m3fn ``(n, k)``.
+        scales: float32, ``(n,)`` or of one element.
+
+    Returns:
+        ``(m, n)`` of self's dtype. Up to 8 rows on a CPU device by a kernel that reads the weight as it is.
+
+    Raises:
+        RuntimeError: operands that do not fit.
+    """
+    what = "_weight_float8_mm"
+    _check_source(self, what)
+    fits = weight.dtype == torch.float8_e4m3fn and weight.dim() == 2
+    _require(fits, what, f"wants float8_e4m3fn weights (n, k), not {_said(weight)}")
+    rows, depth = weight.shape
+    _require(self.shape[1] == depth, what, f"cannot take k of {self.shape[1]} with a weight whose k is {depth}")
+    fits = scales.numel() in (1, rows) and scales.dtype == torch.float32
+    _require(fits, what, f"wants float32 scales of shape {(rows,)} or of one element, not {_said(scales)}")
+    _check_devices(what, self, weight, scales)
+    if 0 in (self.shape[0], rows, depth):
+        return self.new_zeros(self.shape[0], rows)
+    narrow = Weight(weight.contiguous(), scales.contiguous().view(1, -1), None, depth)
+    if takes_few_rows(self, narrow):
+        result = self.new_empty(self.shape[0], rows)
+        for part, into in zip(self.contiguous().split(MOST_ROWS), result.split(MOST_ROWS), strict=True):
+            few_rows(part, narrow, into)
+        return result
+    if scales.numel() != rows:
+        narrow = Weight(narrow.values, scales.reshape(1, 1).expand(1, rows).contiguous(), None, depth)
+    return self @ dequantized(narrow, self.dtype).t()
+
+
+def takes_few_rows(source: Tensor, weight: Weight) -> bool:
+    """Whether a float8 weight had better be multiplied by the kernel of few rows, of MOST_ROWS at a time."""
+    few = 0 < source.shape[0] <= 2 * MOST_ROWS and weight.values.dtype == torch.float8_e4m3fn
+    return few and weight.shape[1] % 4 == 0 and _on_cpu(source.get_device())
+
+
 def _said(t: Tensor) -> str:
     return f"{t.dtype} {tuple(t.shape)}"
 
@@ -137,25 +183,20 @@ def _product(source: Tensor, weight: Weight) -> Tensor:
         return source.new_zeros(source.shape[0], rows)
     source = source.contiguous()
     if source.shape[0] <= _few(weight) and not depth * weight.bits % 32 and _on_cpu(source.get_device()):
-        return _few_rows(source, weight)
+        return few_rows(source, weight)
     result: Any = product(source, weight)
     return source @ dequantized(weight, source.dtype).t() if result is NotImplemented else result
 
 
 def _few(weight: Weight) -> int:
-    """Rows up to which the kernel of few rows is faster on a CPU device than oneDNN.
-
-    Measured, of 4096 x 4096 in bf16, in ms: oneDNN, which unpacks the weight for a tile of rows, takes 6 to 7 of 4 bits
-    and 3.3 of 8; the kernel 1.8 for a row and 4 for four, but 3.5 and 10 where lanes have scales of their own.
-    """
-    if weight.bits == 8:
-        return 2
-    return 4 if _even(weight) else 1
+    """Rows up to which the kernel of few rows is faster on a CPU device than oneDNN."""
+    return MOST_ROWS if weight.bits == 8 or _words_of_one_group(weight) else 0
 
 
-def _even(weight: Weight) -> bool:
-    """Whether a register's words are of one group."""
-    return weight.group == weight.shape[1] or weight.group % (32 // weight.bits * _WORDS) == 0
+def _words_of_one_group(weight: Weight) -> bool:
+    """Whether a register's words are of one group, or of two or four."""
+    lanes = 32 // weight.bits * _WORDS
+    return weight.group == weight.shape[1] or weight.group % lanes == 0 or weight.group in (lanes // 2, lanes // 4)
 
 
 @functools.lru_cache(maxsize=64)
@@ -163,22 +204,42 @@ def _on_cpu(device: int) -> bool:
     return bool(torch.xpu.get_device_properties(device).type == "cpu")
 
 
-def _few_rows(source: Tensor, weight: Weight) -> Tensor:
+def few_rows(source: Tensor, weight: Weight, result: Tensor | None = None, factors: Tensor | None = None) -> Tensor:
+    """``(source * factors) @ weight.t()`` by the kernel of few rows.
+
+    Args:
+        source: ``(m, k)`` of 1 to MOST_ROWS rows, contiguous, of floating-point numbers of 8 bits or more.
+        weight: whose rows are whole words of 32 bits. Of 8 bits it may have one scale.
+        result: what it is written into, contiguous; None: a new tensor of the source's dtype.
+        factors: float32, one or m numbers.
+    """
     from anyxpu.ops import weight_only_kernels as kernels  # Triton, which `import torch` does without
 
-    (m, depth), rows, each = source.shape, weight.shape[0], 32 // weight.bits
-    words = depth // each
-    x = torch.empty((m, each, words), dtype=torch.float32, device=source.device)
-    x.copy_(source.view(m, words, each).transpose(1, 2))
-    result = source.new_empty(m, rows)
+    (m, depth), rows, kind = source.shape, weight.shape[0], _kind(weight)
+    each, points = 32 // weight.bits, int(weight.zero_points is not None)
+    words, many = depth // each, 1 << (m - 1).bit_length()
+    block = _BLOCKS[many]
+    group = max(weight.group, each * _WORDS) if weight.group == depth else weight.group
+    x = torch.empty((many, each + points, -(-words // _WORDS) * _WORDS), dtype=torch.float32, device=source.device)
+    result = source.new_empty(m, rows) if result is None else result
     with current(source.device):
-        kernels.few_rows[(-(-rows // _ROWS), m)](
-            x, weight.values.view(torch.int32), weight.scales, _points(weight), result, rows, words,
-            GROUP=weight.group, BITS=weight.bits, POINTS=weight.zero_points is not None,
-            EVEN=_even(weight), FULL=rows % _ROWS == 0, BN=_ROWS, BW=_WORDS,
-            num_warps=1,
+        kernels.arrange[(-(-words // _WORDS), m)](
+            source, x if factors is None else factors, x, words, int(factors is not None and factors.numel() > 1),
+            SCALED=factors is not None, KIND=kind, POINTS=points, BW=_WORDS, num_warps=1,
+        )  # fmt: skip
+        kernels.few_rows[(-(-rows // block),)](
+            x, weight.values.view(torch.int32), weight.scales, _points(weight), result, rows, words, m,
+            int(weight.scales.numel() > 1),
+            M=many, GROUP=group if weight.bits == 4 else 0, KIND=kind, POINTS=points,
+            TAIL=words % _WORDS != 0, BN=block, TOGETHER=min(many, 2), BW=_WORDS, num_warps=1,
         )  # fmt: skip
     return result
+
+
+def _kind(weight: Weight) -> int:
+    from anyxpu.ops import weight_only_kernels as kernels
+
+    return kernels.E4M3 if weight.values.dtype == torch.float8_e4m3fn else weight.bits
 
 
 def dequantized(weight: Weight, dtype: torch.dtype) -> Tensor:
@@ -194,7 +255,7 @@ def dequantized(weight: Weight, dtype: torch.dtype) -> Tensor:
     with current(out.device):
         kernels.dequantize[(-(-words // 64), rows)](
             weight.values.view(torch.int32), weight.scales, _points(weight), out, rows, words,
-            GROUP=weight.group, BITS=weight.bits, POINTS=weight.zero_points is not None, BW=64, num_warps=1,
+            GROUP=weight.group, KIND=_kind(weight), POINTS=weight.zero_points is not None, BW=64, num_warps=1,
         )  # fmt: skip
     return out
 

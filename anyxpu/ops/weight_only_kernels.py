@@ -1,106 +1,189 @@
 """Weights of 4 or 8 bits in Triton: products of few rows with them, and what they stand for.
 
-Weights are read as words of 32 bits, in each of which 8 or 4 numbers lie, the first in the lowest bits.
+Weights are read as words of 32 bits, in each of which 8 or 4 numbers lie, the first in the lowest bits. ``KIND`` says
+what they are: 4 bits without a sign, 8 with one, or float8_e4m3fn.
+
+A CPU's core computes slower than it reads here, so that instructions count. A number costs three: an integer is masked,
+converted where it stands, and multiplied by what :func:`arrange` made smaller in turn. Products are written as fused
+multiply-adds, which the compiler makes of none that is written otherwise.
 """
-# mypy: disable-error-code="no-untyped-def"
+# mypy: disable-error-code="no-untyped-def, assignment, var-annotated, index"
+# Tuples grow in loops that Triton unrolls.
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
+INT4, INT8, E4M3 = 4, 8, 9
+_INT4, _INT8, _E4M3 = tl.constexpr(INT4), tl.constexpr(INT8), tl.constexpr(E4M3)
+
 
 @triton.jit
-def _number(words, at: tl.constexpr, BITS: tl.constexpr):
-    """The number at a place of each word: of 4 bits without a sign, of 8 with one."""
-    if BITS == 4:
-        return ((words >> (4 * at)) & 15).to(tl.float32)
+def _float(words, at: tl.constexpr, KIND: tl.constexpr):
+    """The integer at a place of each word: of 4 bits times 16 ** (at % 4), of 8 times 2 ** 24; both are exact."""
+    if KIND == _INT4:
+        if at >= 4:
+            words >>= 16
+        bits = words & (15 << (at % 4 * 4))
+    elif at < 3:
+        bits = (words << (24 - 8 * at)) & -0x1000000
     else:
-        return ((words << (24 - 8 * at)) >> 24).to(tl.float32)
+        bits = words & -0x1000000
+    return bits.to(tl.float32)
+
+
+@triton.jit
+def _of_e4m3(halves, at: tl.constexpr):
+    """256th parts of the float8_e4m3fn at a place of two, exact; of NaN, 480 / 256.
+
+    As float16, whose exponent is wider by 8, and of which a CPU makes float32 as fast where it is subnormal.
+    """
+    if at == 0:
+        halves <<= 8
+    bits = (halves >> 1) & -0x4080  # the sign, and what it does not spread over
+    return bits.to(tl.float16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def arrange(
+    x,
+    factors,
+    out,
+    WORDS,
+    FACTOR_ROW,
+    SCALED: tl.constexpr,
+    KIND: tl.constexpr,
+    POINTS: tl.constexpr,
+    BW: tl.constexpr,
+):
+    """Bring ``x``, multiplied by its rows' factors, into the order of a weight's words. Grid: (blocks of BW, its rows).
+
+    ``out``: f32 (rows, 32 // bits + POINTS, whole blocks of words): what meets the first number of each word, then the
+    second, and so on, each less by what :func:`_float` has too much, of 8 bits by its root; with ``POINTS`` then a
+    word's sum, negative, which meets the zero point. Float8 is read by two: what meets the first numbers of BW pairs,
+    the second, those of the next BW pairs.
+    """
+    each: tl.constexpr = 8 if KIND == _INT4 else 4
+    row = tl.program_id(1).to(tl.int64)
+    start, lanes = tl.program_id(0) * BW, tl.arange(0, BW)
+    words = start + lanes
+    stride = tl.cdiv(WORDS, BW) * BW
+    x += row * WORDS * each
+    out += row * stride * (each + POINTS) + words
+    whole = tl.zeros([BW], tl.float32)
+    for j in tl.static_range(each):
+        if KIND == _E4M3:  # noqa: SIM108 (of what is not chosen nothing may be built)
+            place = start * 4 + j // 2 * 2 * BW + lanes * 2 + j % 2
+        else:
+            place = words * each + j
+        value = tl.load(x + place, mask=place < WORDS * each, other=0.0).to(tl.float32)
+        if SCALED:
+            value *= tl.load(factors + row * FACTOR_ROW)
+        whole += value
+        if KIND != _E4M3:
+            value *= 1.0 / (1 << (j % 4 * 4 if KIND == _INT4 else 12))
+        tl.store(out + j * stride, value)
+    if POINTS:
+        tl.store(out + each * stride, -whole)
+
+
+@triton.jit
+def _read(at, words, WORDS, MASKED: tl.constexpr):
+    if MASKED:
+        return tl.load(at, mask=words < WORDS, other=0)
+    else:
+        return tl.load(at)
+
+
+@triton.jit
+def _numbers(w, start, WORDS, KIND: tl.constexpr, MASKED: tl.constexpr, BW: tl.constexpr):
+    """The numbers of BW words of a row, as :func:`arrange` has what meets them, and the words."""
+    words, made = start + tl.arange(0, BW), ()
+    read = _read(w + words, words, WORDS, MASKED)
+    if KIND == _E4M3:
+        for half in tl.static_range(2):
+            pairs = start * 2 + half * BW + tl.arange(0, BW)
+            two = _read(w.to(tl.pointer_type(tl.int16)) + pairs, pairs, 2 * WORDS, MASKED)
+            made += (_of_e4m3(two, 0), _of_e4m3(two, 1))
+    else:
+        for j in tl.static_range(8 if KIND == _INT4 else 4):
+            made += (_float(read, j, KIND),)
+    return made, read
+
+
+@triton.jit
+def _factor(factors, start, row, N, WORDS, GROUP: tl.constexpr, EACH: tl.constexpr, BW: tl.constexpr):
+    """What belongs to each of BW words of a row, of EACH numbers: one number, or one for each group."""
+    group, last = start * EACH // GROUP, WORDS * EACH // GROUP - 1
+    factor = tl.load(factors + group * N + row).to(tl.float32)
+    for i in tl.static_range(1, BW * EACH // GROUP):
+        more = tl.load(factors + tl.minimum(group + i, last) * N + row).to(tl.float32)
+        factor = tl.where(tl.arange(0, BW) * EACH >= i * GROUP, more, factor)
+    return factor
 
 
 @triton.jit
 def _chunk(
-    total,
+    totals,
+    odd,
     x,
     w,
     scales,
     points,
-    rows,
+    first,
     start,
     N,
     WORDS,
+    M: tl.constexpr,
     GROUP: tl.constexpr,
-    BITS: tl.constexpr,
+    KIND: tl.constexpr,
     POINTS: tl.constexpr,
-    EVEN: tl.constexpr,
     MASKED: tl.constexpr,
-    FULL: tl.constexpr,
+    BN: tl.constexpr,
+    TOGETHER: tl.constexpr,
     BW: tl.constexpr,
 ):
-    """Add the products of some words of each row to the sums of its lanes.
+    """Add the products of BW words of each row to the sums of its lanes: M tuples of a few rows, one after the other.
 
-    What is common to all rows is read first, so that the rest is one loop over rows that nothing has to be kept for.
+    ``odd``: of float8, words whose highest bits say that a number was NaN.
     """
-    lanes = tl.arange(0, BW)
-    words = start + lanes
-    inside = (words < WORDS)[None, :]
-    at = x + start + lanes[None, :]  # lanes last, here and below: what they lie side by side of is alike for all
-    if MASKED:
-        x0 = tl.load(at, mask=inside, other=0.0)
-        x1 = tl.load(at + WORDS, mask=inside, other=0.0)
-        x2 = tl.load(at + 2 * WORDS, mask=inside, other=0.0)
-        x3 = tl.load(at + 3 * WORDS, mask=inside, other=0.0)
-    else:
-        x0 = tl.load(at)
-        x1 = tl.load(at + WORDS)
-        x2 = tl.load(at + 2 * WORDS)
-        x3 = tl.load(at + 3 * WORDS)
-    whole = (x0 + x1) + (x2 + x3)
-    if BITS == 4:
-        if MASKED:
-            x4 = tl.load(at + 4 * WORDS, mask=inside, other=0.0)
-            x5 = tl.load(at + 5 * WORDS, mask=inside, other=0.0)
-            x6 = tl.load(at + 6 * WORDS, mask=inside, other=0.0)
-            x7 = tl.load(at + 7 * WORDS, mask=inside, other=0.0)
-        else:
-            x4 = tl.load(at + 4 * WORDS)
-            x5 = tl.load(at + 5 * WORDS)
-            x6 = tl.load(at + 6 * WORDS)
-            x7 = tl.load(at + 7 * WORDS)
-        whole += (x4 + x5) + (x6 + x7)
-    places = w + rows.to(tl.int64)[:, None] * WORDS + start + lanes[None, :]
-    if MASKED or not FULL:  # noqa: SIM108 (Triton takes no such expression of tensors)
-        read = tl.load(places, mask=(rows < N)[:, None] & inside, other=0)
-    else:
-        read = tl.load(places)
-    sums = x0 * _number(read, 0, BITS) + x1 * _number(read, 1, BITS)
-    sums += x2 * _number(read, 2, BITS)
-    sums += x3 * _number(read, 3, BITS)
-    if BITS == 4:
-        sums += x4 * _number(read, 4, BITS)
-        sums += x5 * _number(read, 5, BITS)
-        sums += x6 * _number(read, 6, BITS)
-        sums += x7 * _number(read, 7, BITS)
-    if EVEN:  # all lanes have one scale
-        group = start * (32 // BITS) // GROUP * N
-        if FULL:
-            scale = tl.load(scales + group + rows)[:, None].to(tl.float32)
-        else:
-            scale = tl.load(scales + group + rows, mask=rows < N, other=0.0)[:, None].to(tl.float32)
-        if POINTS:
-            if FULL:
-                point = tl.load(points + group + rows)[:, None].to(tl.float32)
-            else:
-                point = tl.load(points + group + rows, mask=rows < N, other=0)[:, None].to(tl.float32)
-            sums -= whole * point
-    else:
-        groups = (words * (32 // BITS) // GROUP)[None, :] * N + rows[:, None]
-        known = (rows < N)[:, None] & inside
-        scale = tl.load(scales + groups, mask=known, other=0.0).to(tl.float32)
-        if POINTS:
-            sums -= whole * tl.load(points + groups, mask=known, other=0).to(tl.float32)
-    return total + sums * scale
+    each: tl.constexpr = 8 if KIND == _INT4 else 4
+    words, stride = start + tl.arange(0, BW), tl.cdiv(WORDS, BW) * BW
+    made, found = (), ()
+    for block in tl.static_range(0, BN, TOGETHER):
+        numbers, factors, zeros = (), (), ()
+        for n in tl.static_range(TOGETHER):
+            row = tl.minimum(first + block + n, N - 1)
+            made_of_row, read = _numbers(w + row.to(tl.int64) * WORDS, start, WORDS, KIND, MASKED, BW)
+            numbers += made_of_row
+            if KIND == _E4M3:
+                found += (odd[block + n] | ((read & 0x7F7F7F7F) + 0x01010101),)
+            if GROUP:
+                factors += (_factor(scales, start, row, N, WORDS, GROUP, each, BW),)
+                if POINTS:
+                    zeros += (_factor(points, start, row, N, WORDS, GROUP, each, BW),)
+        for m in tl.static_range(M):
+            at = x + m * (each + POINTS) * stride + words
+            sums = ()
+            for n in tl.static_range(TOGETHER):
+                if GROUP:
+                    sums += (tl.zeros([BW], tl.float32),)
+                else:
+                    sums += (totals[block * M + m * TOGETHER + n],)
+            for j in tl.static_range(each):
+                value, more = tl.load(at + j * stride), ()
+                for n in tl.static_range(TOGETHER):
+                    more += (tl.fma(numbers[n * each + j], value, sums[n]),)
+                sums = more
+            for n in tl.static_range(TOGETHER):
+                total, one = totals[block * M + m * TOGETHER + n], sums[n]
+                if POINTS:
+                    one = tl.fma(zeros[n], tl.load(at + each * stride), one)
+                if GROUP:
+                    one = tl.fma(one, factors[n], total)
+                made += (one,)
+    return made, found
 
 
 @triton.jit
@@ -112,46 +195,88 @@ def few_rows(
     out,
     N,
     WORDS,
+    ROWS,
+    SCALE_ROW,
+    M: tl.constexpr,
     GROUP: tl.constexpr,
-    BITS: tl.constexpr,
+    KIND: tl.constexpr,
     POINTS: tl.constexpr,
-    EVEN: tl.constexpr,
-    FULL: tl.constexpr,
+    TAIL: tl.constexpr,
     BN: tl.constexpr,
+    TOGETHER: tl.constexpr,
     BW: tl.constexpr,
 ):
-    """One row of ``x`` with BN rows of ``w``. Grid: (blocks of rows of w, rows of x).
+    """All rows of ``x``, ROWS of them and M at the most, with BN rows of ``w``. Grid: (blocks of rows of w,).
 
-    ``x`` is f32 (rows, 32 // BITS, WORDS): what meets the first number of each word, then the second, and so on.
-    ``EVEN``: BW words lie in one group. ``FULL``: BN divides N.
+    ``x`` is :func:`arrange`'s. ``GROUP``: how many share a scale, which divide BW words' or are divided by them;
+    0: all of a row. ``TAIL``: BW does not divide WORDS. ``TOGETHER``: rows of ``w`` kept in registers while
+    those of ``x`` pass.
     """
-    rows = tl.program_id(0) * BN + tl.arange(0, BN)
-    row = tl.program_id(1).to(tl.int64)
-    x += row * (32 // BITS) * WORDS
-    total = tl.zeros([BN, BW], tl.float32)
+    first = tl.program_id(0) * BN
+    totals, odd = (), ()
+    for _ in tl.static_range(BN * M):
+        totals += (tl.zeros([BW], tl.float32),)
+    if KIND == _E4M3:
+        for _ in tl.static_range(BN):
+            odd += (tl.zeros([BW], tl.int32),)
     end = WORDS // BW * BW
     for start in range(0, end, BW):
-        total = _chunk(total, x, w, scales, points, rows, start, N, WORDS, GROUP, BITS, POINTS, EVEN, False, FULL, BW)
-    for start in range(end, WORDS, BW):
-        total = _chunk(total, x, w, scales, points, rows, start, N, WORDS, GROUP, BITS, POINTS, EVEN, True, FULL, BW)
-    result = tl.sum(total, 1).to(out.dtype.element_ty)
-    tl.store(out + row * N + rows, result, mask=rows < N)
+        totals, odd = _chunk(
+            totals, odd, x, w, scales, points, first, start, N, WORDS,
+            M, GROUP, KIND, POINTS, False, BN, TOGETHER, BW,
+        )  # fmt: skip
+    if TAIL:
+        totals, odd = _chunk(
+            totals, odd, x, w, scales, points, first, end, N, WORDS,
+            M, GROUP, KIND, POINTS, True, BN, TOGETHER, BW,
+        )  # fmt: skip
+    index = tl.arange(0, M * BN)
+    gathered = tl.zeros([M * BN, BW], tl.float32)
+    for m in tl.static_range(M):
+        for n in tl.static_range(BN):
+            total = totals[n // TOGETHER * TOGETHER * M + m * TOGETHER + n % TOGETHER]
+            gathered = tl.where(index[:, None] == m * BN + n, total[None, :], gathered)
+    result = tl.sum(gathered, 1)
+    if KIND == _E4M3:
+        nan = tl.zeros([M * BN, BW], tl.int32)
+        for n in tl.static_range(BN):
+            nan = tl.where(index[:, None] % BN == n, (odd[n] & -0x7F7F7F80)[None, :], nan)
+        result = tl.where(tl.max((nan != 0).to(tl.int32), 1) > 0, float("nan"), result)
+    rows = first + index % BN
+    known = (rows < N) & (index // BN < ROWS)
+    if not GROUP:
+        times: tl.constexpr = 256.0 if KIND == _E4M3 else 2.0**-12
+        result *= tl.load(scales + rows * SCALE_ROW, mask=known, other=0.0).to(tl.float32) * times
+    tl.store(out + (index // BN).to(tl.int64) * N + rows, result.to(out.dtype.element_ty), mask=known)
+
+
+@triton.jit
+def _number(words, at: tl.constexpr, KIND: tl.constexpr):
+    """The number at a place of each word."""
+    if KIND == _INT4:
+        return ((words >> (4 * at)) & 15).to(tl.float32)
+    elif KIND == _INT8:
+        return ((words << (24 - 8 * at)) >> 24).to(tl.float32)
+    else:
+        byte = (words >> (8 * at)) & 255
+        value = _of_e4m3(byte.to(tl.int16), 0) * 256
+        return tl.where((byte & 127) == 127, float("nan"), value)
 
 
 @triton.jit
 def dequantize(
-    w, scales, points, out, N, WORDS, GROUP: tl.constexpr, BITS: tl.constexpr, POINTS: tl.constexpr, BW: tl.constexpr
+    w, scales, points, out, N, WORDS, GROUP: tl.constexpr, KIND: tl.constexpr, POINTS: tl.constexpr, BW: tl.constexpr
 ):
     """What the numbers of one row stand for, rounded once. Grid: (blocks of BW words, N)."""
     row, words = tl.program_id(1), tl.program_id(0) * BW + tl.arange(0, BW)
     inside = words < WORDS
     read = tl.load(w + row.to(tl.int64) * WORDS + words, mask=inside, other=0)
-    each: tl.constexpr = 32 // BITS
+    each: tl.constexpr = 8 if KIND == _INT4 else 4
     groups = words * each // GROUP * N + row
     scale = tl.load(scales + groups, mask=inside, other=0.0).to(tl.float32)
     place = out + (row.to(tl.int64) * WORDS + words) * each
     for at in tl.static_range(each):
-        value = _number(read, at, BITS)
+        value = _number(read, at, KIND)
         if POINTS:
             value -= tl.load(points + groups, mask=inside, other=0).to(tl.float32)
         tl.store(place + at, (value * scale).to(out.dtype.element_ty), mask=inside)
