@@ -211,7 +211,23 @@ def test_random_layouts_and_broadcasts(seed, full):
             near(got, want, (name, [t.stride() for t in here], shape))
 
 
-SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, 2.5, -2.5, 3.0, -3.0, 1e-40, 1e30, -1e30, float("inf"), float("-inf"), float("nan")]
+SPECIAL = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    2.5,
+    -2.5,
+    3.0,
+    -3.0,
+    1e-40,
+    1e30,
+    -1e30,
+    float("inf"),
+    float("-inf"),
+    float("nan"),
+]
 
 
 @pytest.mark.parametrize(
@@ -292,7 +308,8 @@ ERRORS = {
     "an expanded result": (lambda d: torch.ones(1, device=d).expand(3).add_(1), "more than one element"),
     "types that differ": (lambda d: torch.lerp(torch.ones(2, device=d), torch.ones(2, device=d).double(), 0.5),
                           "dtype"),
-    "bits of floats": (lambda d: torch.bitwise_and(torch.ones(2, device=d), torch.ones(2, device=d)), "not implemented"),
+    "bits of floats": (lambda d: torch.bitwise_and(torch.ones(2, device=d), torch.ones(2, device=d)),
+                       "not implemented"),
     "a negative power of integers": (lambda d: torch.ones(2, dtype=torch.int32, device=d) ** -1, "negative integer"),
     "an out that overlaps": (lambda d: (lambda t: torch.add(t[1:], 1, out=t[:-1]))(torch.ones(5, device=d)),
                              "single memory location"),

@@ -22,7 +22,8 @@ BOUNDS = {torch.float64: 1e-12, torch.float32: 3e-6, torch.bfloat16: 8e-3, torch
 # Shape, and the dimensions that are reduced: all, rows short and long, columns, a middle, several that do not lie
 # together, many numbers into few, none of several sizes.
 SHAPES = (
-    ((7,), None), ((), None), ((70_000,), None), ((5, 3), (1,)), ((3, 1025), (-1,)), ((600, 40), (1,)), ((300, 70), (0,)),
+    ((7,), None), ((), None), ((70_000,), None), ((5, 3), (1,)), ((3, 1025), (-1,)), ((600, 40), (1,)),
+    ((300, 70), (0,)),
     ((2, 50, 9), (1,)), ((4, 6, 5, 7), (0, 2)), ((4, 3, 5, 2, 6), (1, 3)), ((2, 3, 4), (0, 1)), ((20_000, 3), (0,)),
     ((1, 5), (0,)), ((3, 40, 33), (2, 0)),
 )  # fmt: skip
@@ -46,7 +47,12 @@ def near(got, want, what="", scale=1.0) -> None:
     if not simulate.active():
         bound = BOUNDS.get(want.dtype, 0)
         torch.testing.assert_close(
-            got.cpu().double(), want.double(), rtol=bound, atol=bound * scale, equal_nan=True, msg=lambda m: f"{what}: {m}"
+            got.cpu().double(),
+            want.double(),
+            rtol=bound,
+            atol=bound * scale,
+            equal_nan=True,
+            msg=lambda m: f"{what}: {m}",
         )
 
 
@@ -132,8 +138,8 @@ def test_not_a_number_and_infinities_are_kept():
     for special in (float("nan"), float("inf"), float("-inf")):
         t = torch.randn(5, 300)
         t[2, 17] = special
-        for function in (torch.amax, torch.amin, torch.sum, torch.mean, lambda x, d: torch.softmax(x, d),
-                         lambda x, d: torch.log_softmax(x, d), lambda x, d: torch.linalg.vector_norm(x, 2, d)):  # fmt: skip
+        functions = (torch.amax, torch.amin, torch.sum, torch.mean, torch.softmax, torch.log_softmax)
+        for function in (*functions, lambda x, d: torch.linalg.vector_norm(x, 2, d)):
             for dim in (0, 1):
                 near(function(t.to(DEVICE), dim), function(t, dim), (special, dim), scale=20)
     hidden = torch.full((3, 40), float("-inf"))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from anyxpu.ops import attention, classes, compiled, kernels, pointwise, recurrent, reductions, registry
+from anyxpu.ops import attention, classes, compiled, indexing, kernels, pointwise, recurrent, reductions, registry
 from anyxpu.shim import lib
 
 if TYPE_CHECKING:  # not for the sake of one name: it loads what `import torch` does without
@@ -28,6 +28,7 @@ def register() -> None:
     compiled.register()
     pointwise.register()
     reductions.register()
+    indexing.register()
     classes.register()
     if importlib.util.find_spec("anyxpu.ops.library"):
         library = importlib.import_module("anyxpu.ops.library")

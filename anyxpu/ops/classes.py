@@ -15,7 +15,7 @@ from anyxpu.shim import lib
 
 VARIABLE = "ANYXPU_EAGER"
 # Family -> the module whose `source(*words)` makes the triton.compiler.ASTSource of a class.
-_FAMILIES = {"pointwise": "pointwise", "reduction": "reductions", "softmax": "reductions"}
+_FAMILIES = {"pointwise": "pointwise", "reduction": "reductions", "softmax": "reductions", "indexing": "indexing"}
 
 
 def register() -> None:
@@ -24,7 +24,7 @@ def register() -> None:
     lib().set_eager(os.environ.get(VARIABLE) or "auto")
 
 
-def provide(device: int, family: str, words: tuple[Any, ...]) -> tuple[Any, int, int] | bool | None:
+def provide(device: int, family: str, words: tuple[Any, ...]) -> tuple[Any, int, int, list[str]] | bool | None:
     """The kernel of one signature class.
 
     Args:
@@ -33,7 +33,8 @@ def provide(device: int, family: str, words: tuple[Any, ...]) -> tuple[Any, int,
         words: what the family's ``source`` takes; strings, numbers, and lists of them.
 
     Returns:
-        The shim's ``Kernel``, the work-items of its work-groups, and the operations of one of them; False where it
+        The shim's ``Kernel``, the work-items of its work-groups, the operations of one of them, and what the host says
+        where it finds that a condition does not hold; False where it
         is not there yet and the host is to serve meanwhile; None where the device does not run it.
     """
     if lib().driver_name() == "null" or (_doubles(words) and not lib().properties(device).has_fp64):
@@ -45,7 +46,7 @@ def provide(device: int, family: str, words: tuple[Any, ...]) -> tuple[Any, int,
         made = found or build(device, family, words)
     else:
         made = build(device, family, words)
-    return made.kernel, made.lanes, made.operations
+    return made.kernel, made.lanes, made.operations, list(made.assertions)
 
 
 def build(device: int, family: str, words: tuple[Any, ...]) -> prepared.Prepared:
@@ -62,7 +63,11 @@ def dtypes() -> dict[str, Any]:
     import triton.language as tl
 
     return {
-        **{"fp16": tl.float16, "bf16": tl.bfloat16, "fp32": tl.float32, "fp64": tl.float64, "i1": tl.int1},
+        "fp16": tl.float16,
+        "bf16": tl.bfloat16,
+        "fp32": tl.float32,
+        "fp64": tl.float64,
+        "i1": tl.int1,
         **{f"i{w}": getattr(tl, f"int{w}") for w in (8, 16, 32, 64)},
         **{f"u{w}": getattr(tl, f"uint{w}") for w in (8, 16, 32, 64)},
     }

@@ -28,8 +28,9 @@ class Row:
             float), ``compare`` (operands have a common type, the result is bool), ``test`` (of one operand, bool),
             ``where`` (a condition before two operands), ``fill`` (a mask behind the tensor that is filled).
         roles: of the arguments in order: ``T`` a tensor; ``N`` a number that takes part in finding the common type, as
-            a tensor of no dimensions would; ``E`` such a one, whose usual values select a variant; ``P`` a number handed to the function; ``M``
-            such a one that would take part in the type, and goes to the host where it changes it; ``V`` selects a variant of it.
+            a tensor of no dimensions would; ``E`` such a one, whose usual values select a variant; ``P`` a number
+            handed to the function; ``M`` such a one that would take part in the type, and goes to the host where it
+            changes it; ``V`` selects a variant.
         kinds: common types that are taken: ``f`` floats, ``i`` integers up to 64 bits and uint8, ``b`` bool.
         exact: a CPU number beside 16-bit floats is not rounded to 16 bits first.
     """
@@ -111,6 +112,7 @@ ROWS: tuple[Row, ...] = (
     Row("xlogy.Tensor", "xlogy", "float", "TT"),
     Row("special_xlog1py", "xlog1py", "float", "TT"),
     Row("logit", "logit", "float", "TP"),
+    Row("native_dropout_backward", "scaled", "promote", "TTP"),
     Row("sigmoid_backward", "sigmoid_backward", "same", "TT"),
     Row("tanh_backward", "tanh_backward", "same", "TT"),
     Row("relu", "relu", "promote", "T", "fi"),

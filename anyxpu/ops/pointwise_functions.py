@@ -44,6 +44,11 @@ def mul(x, y):
 
 
 @triton.jit
+def scaled(x, mask, factor):
+    return x * mask * factor
+
+
+@triton.jit
 def div(x, y):
     return x / y
 

@@ -4,7 +4,7 @@ Which function, which types and how operands lie are constants of a build; sizes
 size never compiles. A kernel's arguments are the result, the operands (a pointer, or a number), the function's further
 numbers, and the sizes and strides that are no constants.
 """
-# mypy: disable-error-code="no-untyped-def"
+# mypy: disable-error-code="no-untyped-def, assignment"
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _written(value, LOGICAL: tl.constexpr, COMMON: tl.constexpr, OUT: tl.constex
 def _numbers(params, OP: tl.constexpr):
     made = ()
     for k in tl.static_range(len(params)):
-        made = made + (params[k].to(OP),)
+        made = made + (params[k].to(OP),)  # noqa: RUF005 - Triton's tuples
     return made
 
 
@@ -75,7 +75,7 @@ def line(
             else:
                 at = ins[k] + first * strides[k + 1] + lanes * strides[k + 1]
                 value = _converted(tl.load(at, mask=inside), RAW[k], COMMON, OP)
-            values = values + (value,)
+            values = values + (value,)  # noqa: RUF005 - Triton's tuples
         result = _written(F(*values, *_numbers(params, OP)), LOGICAL, COMMON, OUT)
         tl.store(out + first * strides[0] + lanes * strides[0], result, mask=inside)
 
@@ -139,7 +139,7 @@ def grid(
                     else:
                         value = tl.load(at + j * strides[1][k + 1] + i * strides[0][k + 1], mask=inside)
                     value = _converted(value, RAW[k], COMMON, OP)
-                values = values + (value,)
+                values = values + (value,)  # noqa: RUF005 - Triton's tuples
             result = _written(F(*values, *_numbers(params, OP)), LOGICAL, COMMON, OUT)
             at = out + _start(p, row, first, sizes, strides, 0, ND)
             tl.store(at + j * strides[1][0] + i * strides[0][0], result, mask=inside)

@@ -33,11 +33,13 @@ class Prepared:
         kernel: the shim's ``Kernel``.
         lanes: work-items of its work-groups.
         operations: what one work-group does where each of its loops goes round once, as the driver counts them.
+        assertions: what the host says of conditions that the kernel checks (``tl.device_assert``).
     """
 
     kernel: Any
     lanes: int
     operations: int
+    assertions: tuple[str, ...] = ()
 
 
 Source = Callable[[], Any]
@@ -106,13 +108,14 @@ def _make(device: int, path: Any, source: Source, warps: int) -> bytes:
     from anyxpu.triton.driver import target_of
     from anyxpu.triton.lower import c_name
 
-    made = triton.compile(source(), target=target_of(device), options={"num_warps": warps})
+    made = triton.compile(source(), target=target_of(device), options={"num_warps": warps, "debug": True})
     about = made.metadata
-    if about.assertions or about.makes_addresses:
-        raise KernelError(about.name, "", "an eager operator's kernel checks nothing and makes no addresses of its own")
+    if about.makes_addresses:
+        raise KernelError(about.name, "", "an eager operator's kernel makes no addresses of its own")
     # What a work-group does where each of its loops goes round once: their bounds are the caller's to know.
     operations = sum(count for count, _ in about.work)
     head = {"name": c_name(about.name), "lanes": about.num_warps * about.warp_size, "operations": operations}
+    head["assertions"] = list(about.assertions)
     payload = json.dumps(head).encode() + b"\n" + bytes(made.asm[BINARY_EXT])
     _compiled += 1
     try:
@@ -134,4 +137,4 @@ def _load(device: int, payload: bytes) -> Prepared:
     most = kernel.info()["max_work_group_size"]
     if about["lanes"] > most:
         raise KernelError(about["name"], "", f"it needs {about['lanes']} work-items a work-group; {most} are possible")
-    return Prepared(kernel, about["lanes"], about["operations"])
+    return Prepared(kernel, about["lanes"], about["operations"], tuple(about["assertions"]))

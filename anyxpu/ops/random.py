@@ -119,6 +119,24 @@ def bernoulli_out(self: Tensor, *, generator: Generator | None = None, out: Tens
     return bernoulli_tensor_(out, self, generator=generator)
 
 
+def dropout(x: Tensor, p: float, train: bool | None) -> Any:
+    """aten::native_dropout: ``x`` with a share ``p`` of its elements made 0, and the others larger by 1 / (1 - p).
+
+    Returns:
+        The result and the mask of the elements that are kept, laid out as x; x itself and a mask of ones where not
+        in training.
+    """
+    if not x.is_floating_point() or x.numel() == 0 or not 0 <= p <= 1:
+        return NotImplemented
+    mask = torch.empty_like(x, dtype=torch.bool)
+    if train is not None and not train:
+        return x.clone(), mask.fill_(True)
+    if p == 1:
+        return torch.zeros_like(x), mask.zero_()
+    mask.bernoulli_(1 - p)
+    return torch.ops.aten.native_dropout_backward(x, mask, 1 / (1 - p)), mask
+
+
 def _integers_of(dtype: torch.dtype) -> tuple[int, int] | None:
     """The integers of a dtype that have no gaps between them, first and last; None for a dtype without."""
     if dtype is torch.bool:

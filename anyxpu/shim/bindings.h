@@ -8,6 +8,7 @@ namespace anyxpu {
 void bind_runtime(pybind11::module_& m);      // driver, devices, streams, generators
 void bind_memory(pybind11::module_& m);       // allocator, pinned memory
 void bind_launch(pybind11::module_& m);       // modules, kernels, launchers
+void bind_indexing(pybind11::module_& m);     // taking by an index, joining
 void bind_reductions(pybind11::module_& m);   // sums and the like, softmax
 void bind_classes(pybind11::module_& m);      // kernels of signature classes
 void bind_pointwise(pybind11::module_& m);    // operators by compiled kernels

@@ -2,9 +2,9 @@
 
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
+#include <pybind11/stl.h>
 
-#include <array>
-
+#include "shim/assertions.h"
 #include "shim/bindings.h"
 #include "shim/kept_copies.h"
 #include "shim/ops.h"
@@ -46,8 +46,7 @@ Number number(const c10::Scalar& value, ScalarType common, bool rounded) {
     case ScalarType::Half:
       return number_of(rounded ? static_cast<float>(value.to<c10::Half>()) : static_cast<float>(value.toDouble()));
     case ScalarType::BFloat16:
-      return number_of(rounded ? static_cast<float>(value.to<c10::BFloat16>())
-                               : static_cast<float>(value.toDouble()));
+      return number_of(rounded ? static_cast<float>(value.to<c10::BFloat16>()) : static_cast<float>(value.toDouble()));
     case ScalarType::Float:
       return number_of(static_cast<float>(value.toDouble()));
     case ScalarType::Double:
@@ -69,21 +68,26 @@ Number number(const c10::Scalar& value, ScalarType common, bool rounded) {
 
 bool ask_kernel(c10::DeviceIndex device, const char* family, const py::tuple& words, Entry* out) {
   TORCH_INTERNAL_ASSERT(the_provider != nullptr);
-  const py::object made =
-      py::reinterpret_borrow<py::function>(the_provider)(static_cast<int>(device), family, words);
+  const py::object made = py::reinterpret_borrow<py::function>(the_provider)(static_cast<int>(device), family, words);
   if (made.is_none()) {
     *out = {};
     return true;
   }
   if (py::isinstance<py::bool_>(made)) return false;
-  auto [kernel, lanes, operations] = made.cast<std::tuple<py::object, uint32_t, uint64_t>>();
-  *out = {reinterpret_cast<ax_kernel*>(kernel.attr("handle").cast<uintptr_t>()), lanes, operations};
+  auto [kernel, lanes, operations, messages] =
+      made.cast<std::tuple<py::object, uint32_t, uint64_t, std::vector<std::string>>>();
+  *out = {reinterpret_cast<ax_kernel*>(kernel.attr("handle").cast<uintptr_t>()), lanes, operations,
+          messages.empty() ? -1 : register_assertions(std::move(messages))};
   kernel.release();  // for good
   return true;
 }
 
 void Arguments::launch(c10::DeviceIndex device, const Entry& entry, int64_t groups, uint64_t operations,
                        const void* written, const char* what) {
+  if (entry.assertions >= 0) {
+    pointer(assertion_record(device));
+    integer(entry.assertions);
+  }
   const uint32_t grid[3] = {static_cast<uint32_t>(groups), 1, 1};
   const uint32_t local[3] = {entry.lanes, 1, 1};
   ax_queue* const queue = current_queue(device);

@@ -2,12 +2,17 @@
 // with.
 #pragma once
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/Scalar.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/utils/pybind.h>
+#include <torch/library.h>
 
+#include <array>
 #include <cstring>
+#include <mutex>
+#include <shared_mutex>
 #include <string>
 #include <unordered_map>
 
@@ -49,14 +54,56 @@ Number number(const c10::Scalar& value, c10::ScalarType common, bool rounded);
 
 // --- kernels --------------------------------------------------------------------------------------------------
 struct Entry {
-  ax_kernel* kernel;     // nullptr: the device does not run it
-  uint32_t lanes;        // of a work-group
-  uint64_t operations;   // of a work-group whose loops go round once
+  ax_kernel* kernel;    // nullptr: the device does not run it
+  uint32_t lanes;       // of a work-group
+  uint64_t operations;  // of a work-group whose loops go round once
+  int32_t assertions;   // their number, where the kernel checks something; else -1
 };
 
 // Asks Python for the kernel of `family` that `words` name; a class of its own for each of them. False where there is
 // none yet, and the host is to serve meanwhile.
 bool ask_kernel(c10::DeviceIndex device, const char* family, const pybind11::tuple& words, Entry* out);
+
+// Kernels by a key that says all their words. Lives as long as the process.
+class ClassCache {
+ public:
+  // The kernel of `key`, which `ask(&entry)` gets where it is not known. False where there is none, or not yet.
+  template <class Ask>
+  bool find(const std::string& key, Entry* out, const Ask& ask) {
+    {
+      const std::shared_lock lock(mutex_);
+      if (const auto found = made_.find(key); found != made_.end()) {
+        *out = found->second;
+        return out->kernel != nullptr;
+      }
+    }
+    {
+      // Not under the lock: it compiles, and another thread may hold the GIL and want this lock.
+      const pybind11::gil_scoped_acquire gil;
+      if (!ask(out)) return false;
+    }
+    const std::unique_lock lock(mutex_);
+    *out = made_.try_emplace(key, *out).first->second;
+    return out->kernel != nullptr;
+  }
+
+ private:
+  std::shared_mutex mutex_;
+  std::unordered_map<std::string, Entry> made_;
+};
+
+// Puts a boxed kernel, which `make()` makes, on key XPU for the operator `name`. False where this torch has none of
+// that name.
+template <class Make>
+bool serve_boxed(const std::string& name, const Make& make) {
+  const size_t dot = name.find('.');
+  const auto op = c10::Dispatcher::singleton().findSchema(
+      {name.substr(0, dot), dot == std::string::npos ? "" : name.substr(dot + 1)});
+  if (!op) return false;
+  static auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::XPU, __FILE__, __LINE__);
+  library->impl(name.substr(name.find("::") + 2).c_str(), torch::CppFunction::makeFromBoxedFunctor(make()));
+  return true;
+}
 
 // What a launch takes, in order.
 class Arguments {

@@ -222,12 +222,13 @@ const char* usual_exponent(const c10::Scalar& value) {
   return nullptr;
 }
 
-bool takes(const Row& row, const Tensor& t) {
+bool takes(const Row& row, const Tensor& t, int operand) {
   if (t.layout() != c10::kStrided || type_of(t.scalar_type()) == nullptr || unsigned_integer(t.scalar_type()))
     return false;
-  // Of a row that takes no bool, torch mostly refuses one beside other types too.
-  return t.scalar_type() != ScalarType::Bool || (row.kinds & kBools) != 0 || row.rule == Rule::promote_float ||
-         row.rule == Rule::fill || row.rule == Rule::where;
+  if (t.scalar_type() != ScalarType::Bool || (row.kinds & kBools) != 0 || row.rule == Rule::promote_float ||
+      row.rule == Rule::fill || row.rule == Rule::where)
+    return true;
+  return operand > 0 && row.function != "sub";  // which torch refuses beside other types too
 }
 
 // The arguments by their roles. False where the row does not take them.
@@ -257,7 +258,7 @@ bool read(const Row& row, const c10::FunctionSchema& schema, at::ArrayRef<IValue
     if (call.count == kMaxOperands - 1) return false;
     if (role == 'T') {
       const Tensor& t = value.toTensor();
-      if (!takes(row, t)) return false;
+      if (!takes(row, t, call.count)) return false;
       call.operands[call.count] = t;
     } else {
       const c10::Scalar number = value.toScalar();
@@ -301,7 +302,8 @@ bool fitting(const Row& row, const Call& call) {
     case Rule::where:
       return call.operands[0].scalar_type() == ScalarType::Bool && call.operands[0].is_xpu();
     case Rule::fill: {
-      if (call.operands[1].scalar_type() != ScalarType::Bool || at::has_internal_overlap(call.out) != at::MemOverlap::No)
+      if (call.operands[1].scalar_type() != ScalarType::Bool ||
+          at::has_internal_overlap(call.out) != at::MemOverlap::No)
         return false;
       if (call.count < 3) return true;
       const Tensor& value = call.operands[2];
@@ -398,8 +400,8 @@ class Launch {
     // A function's own numbers are computed with as they are.
     for (int p = 0; p < call_.params_count; ++p) args_.value(number(call_.params[p], common_, false));
     const int64_t groups = key_.dims == 1 ? line(tile) : grid(tile);
-    const auto operations = static_cast<uint64_t>(
-        static_cast<double>(it_.numel()) / (tile.rows * tile.columns) * static_cast<double>(entry.operations));
+    const auto operations = static_cast<uint64_t>(static_cast<double>(it_.numel()) / (tile.rows * tile.columns) *
+                                                  static_cast<double>(entry.operations));
     args_.launch(key_.device, entry, groups, operations, out, row_.name.c_str());
     return true;
   }
@@ -442,8 +444,10 @@ class Launch {
     const auto shape = it_.shape();
     const int64_t each = share(it_.numel(), static_cast<int64_t>(tile.rows) * tile.columns);
     const auto up = [](int64_t n, int64_t to) { return (n + to - 1) / to * to; };
-    const int64_t step = std::min(up(shape[0], tile.columns), std::max<int64_t>(tile.columns, up(each / tile.rows, tile.columns)));
-    const int64_t rows = std::min(up(shape[1], tile.rows), std::max<int64_t>(tile.rows, each / step / tile.rows * tile.rows));
+    const int64_t step =
+        std::min(up(shape[0], tile.columns), std::max<int64_t>(tile.columns, up(each / tile.rows, tile.columns)));
+    const int64_t rows =
+        std::min(up(shape[1], tile.rows), std::max<int64_t>(tile.rows, each / step / tile.rows * tile.rows));
     for (const int64_t size : shape) args_.integer(size);
     for (int d = 0; d < key_.dims; ++d) strides(d);
     args_.integer(step);
@@ -555,10 +559,7 @@ bool serve_pointwise(const std::string& name, const std::string& function, const
   const size_t written_apart = row->out >= 0 && arguments[row->out].is_out() ? 1 : 0;
   TORCH_CHECK_VALUE(arguments.size() == roles.size() + written_apart, "anyxpu: ", name, " takes ", arguments.size(),
                     " arguments, and its roles are ", roles);
-  static auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::XPU, __FILE__, __LINE__);
-  library->impl(name.substr(name.find("::") + 2).c_str(),
-                torch::CppFunction::makeFromBoxedFunctor(std::make_unique<PointwiseKernel>(std::move(row))));
-  return true;
+  return serve_boxed(name, [&] { return std::make_unique<PointwiseKernel>(std::move(row)); });
 }
 
 }  // namespace

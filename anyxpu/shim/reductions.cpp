@@ -1,8 +1,8 @@
 // Reductions and softmax by compiled kernels: what a call means, in passes over dense memory.
 //
 // A kernel sees memory as (A, N, B) and reduces N; dimensions that do not lie together are reduced one group after the
-// other, the innermost first. Which operators there are and how kernels are made is Python's (ops/reductions.py). What is
-// not taken here, the host does.
+// other, the innermost first. Which operators there are and how kernels are made is Python's (ops/reductions.py). What
+// is not taken here, the host does.
 #include <ATen/WrapDimUtils.h>
 #include <ATen/WrapDimUtilsMulti.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -15,8 +15,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <mutex>
-#include <shared_mutex>
 
 #include "shim/arguments.h"
 #include "shim/bindings.h"
@@ -41,16 +39,6 @@ bool narrow(ScalarType type) { return type == ScalarType::Half || type == Scalar
 
 // --- kernels --------------------------------------------------------------------------------------------------
 
-struct Kernels {
-  std::shared_mutex mutex;
-  std::unordered_map<std::string, Entry> made;
-};
-
-Kernels& kernels() {
-  static auto* all = new Kernels;  // never destroyed: operators may run while the process ends
-  return *all;
-}
-
 // The kernel of these words. False where there is none, or not yet.
 template <class... Words>
 bool find(c10::DeviceIndex device, const char* family, Entry* out, const Words&... words) {
@@ -66,22 +54,9 @@ bool find(c10::DeviceIndex device, const char* family, Entry* out, const Words&.
     }
   };
   (add(words), ...);
-  Kernels& all = kernels();
-  {
-    const std::shared_lock lock(all.mutex);
-    if (const auto found = all.made.find(key); found != all.made.end()) {
-      *out = found->second;
-      return out->kernel != nullptr;
-    }
-  }
-  {
-    // Not under the lock: it compiles, and another thread may hold the GIL and want this lock.
-    const py::gil_scoped_acquire gil;
-    if (!ask_kernel(device, family, py::make_tuple(py::cast(words)...), out)) return false;
-  }
-  const std::unique_lock lock(all.mutex);
-  *out = all.made.try_emplace(std::move(key), *out).first->second;
-  return out->kernel != nullptr;
+  static ClassCache cache;
+  return cache.find(key, out,
+                    [&](Entry* made) { return ask_kernel(device, family, py::make_tuple(py::cast(words)...), made); });
 }
 
 struct Tile {
@@ -117,7 +92,9 @@ int64_t programs_of(c10::DeviceIndex device) {
 bool launch_pass(c10::DeviceIndex device, const What& what, const void* x, void* out, int64_t a, int64_t n, int64_t b,
                  int64_t parts, int64_t chunk, const char* name) {
   const bool rows = b == 1;
-  const Tile tile = rows ? row_tile(device, chunk, on_cpu(device) ? 256 : 2048) : on_cpu(device) ? Tile{1, 128} : Tile{16, 64};
+  const Tile tile = rows             ? row_tile(device, chunk, on_cpu(device) ? 256 : 2048)
+                    : on_cpu(device) ? Tile{1, 128}
+                                     : Tile{16, 64};
   Entry entry{};
   if (!find(device, "reduction", &entry, std::string(rows ? "rows" : "columns"), std::string(what.map),
             std::string(what.combine), std::string(what.finish), std::string(name_of(what.type)),
@@ -135,8 +112,8 @@ bool launch_pass(c10::DeviceIndex device, const What& what, const void* x, void*
       args.value(number_of(static_cast<float>(number)));
     }
   }
-  const int64_t groups = rows ? (a + tile.rows - 1) / tile.rows * parts
-                              : a * parts * ((b + tile.columns - 1) / tile.columns);
+  const int64_t groups =
+      rows ? (a + tile.rows - 1) / tile.rows * parts : a * parts * ((b + tile.columns - 1) / tile.columns);
   const auto rounds = static_cast<double>(a * n * b) / static_cast<double>(tile.rows * tile.columns);
   args.launch(device, entry, groups, static_cast<uint64_t>(rounds * static_cast<double>(entry.operations)), out, name);
   return true;
@@ -147,7 +124,8 @@ bool reduce_group(const What& what, const Tensor& x, void* out, int64_t a, int64
   const c10::DeviceIndex device = x.device().index();
   const int64_t at_once = b == 1 ? a : a * ((b + 127) / 128);
   const int64_t least = b == 1 ? 4096 : 64;  // of n, that make a part worth its start
-  int64_t parts = std::clamp<int64_t>((programs_of(device) + at_once - 1) / at_once, 1, std::max<int64_t>(n / least, 1));
+  int64_t parts =
+      std::clamp<int64_t>((programs_of(device) + at_once - 1) / at_once, 1, std::max<int64_t>(n / least, 1));
   const int64_t chunk = (n + parts - 1) / parts;
   parts = (n + chunk - 1) / chunk;
   if (parts == 1) return launch_pass(device, what, x.const_data_ptr(), out, a, n, b, 1, n, name);
@@ -214,7 +192,8 @@ std::optional<ScalarType> dtype_of(const IValue* value) {
   return value->toScalarType();
 }
 
-// What a call of `kind` does to elements of `type`; false where it is not taken. `common` is what elements become first.
+// What a call of `kind` does to elements of `type`; false where it is not taken. `common` is what elements become
+// first.
 bool describe(const std::string& kind, const IValue* order, ScalarType type, std::optional<ScalarType> dtype,
               int64_t count, What* what) {
   const bool integral = c10::isIntegralType(type, true);
@@ -334,8 +313,7 @@ bool reduce_call(const Served& served, const c10::FunctionSchema& schema, at::Ar
 
 // --- softmax --------------------------------------------------------------------------------------------------
 
-bool softmax_call(const Served& served, const c10::FunctionSchema& schema, at::ArrayRef<IValue> given,
-                  Tensor* result) {
+bool softmax_call(const Served& served, const c10::FunctionSchema& schema, at::ArrayRef<IValue> given, Tensor* result) {
   const bool backward = served.kind.find("backward") != std::string::npos;
   const bool log = served.kind.starts_with("log");
   const Tensor& first = given[0].toTensor();
@@ -359,7 +337,8 @@ bool softmax_call(const Served& served, const c10::FunctionSchema& schema, at::A
   const c10::DeviceIndex device = first.device().index();
   if (computed == ScalarType::Double && properties(device).has_fp64 == 0) return false;
   const IValue* target = argument(schema, given, backward ? "grad_input" : "out");
-  if (target != nullptr && (target->toTensor().scalar_type() != out_type || target->toTensor().device() != first.device()))
+  if (target != nullptr &&
+      (target->toTensor().scalar_type() != out_type || target->toTensor().device() != first.device()))
     return false;
 
   const c10::DeviceGuard guard(first.device());
@@ -407,10 +386,10 @@ class ReductionKernel : public c10::OperatorKernel {
     const size_t count = schema.arguments().size();
     Tensor result;
     const auto given = torch::jit::last(*stack, count);
-    const bool served = eager() != Eager::host && given[0].isTensor() && given[0].toTensor().is_xpu() &&
-                        (served_.kind.find("softmax") != std::string::npos
-                             ? softmax_call(served_, schema, given, &result)
-                             : reduce_call(served_, schema, given, &result));
+    const bool served =
+        eager() != Eager::host && given[0].isTensor() && given[0].toTensor().is_xpu() &&
+        (served_.kind.find("softmax") != std::string::npos ? softmax_call(served_, schema, given, &result)
+                                                           : reduce_call(served_, schema, given, &result));
     if (!served) return host_fallback(op, stack);
     served_.counter->add(Way::compiled);
     torch::jit::drop(*stack, count);
@@ -423,15 +402,7 @@ class ReductionKernel : public c10::OperatorKernel {
 
 // False where this torch has no such operator.
 bool serve_reduction(const std::string& name, const std::string& kind) {
-  const size_t dot = name.find('.');
-  const auto op = c10::Dispatcher::singleton().findSchema(
-      {name.substr(0, dot), dot == std::string::npos ? "" : name.substr(dot + 1)});
-  if (!op) return false;
-  static auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::XPU, __FILE__, __LINE__);
-  library->impl(name.substr(name.find("::") + 2).c_str(),
-                torch::CppFunction::makeFromBoxedFunctor(
-                    std::make_unique<ReductionKernel>(Served{name, kind, &op_counter(name)})));
-  return true;
+  return serve_boxed(name, [&] { return std::make_unique<ReductionKernel>(Served{name, kind, &op_counter(name)}); });
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ class InPlace {
 
   // Handing work to other threads takes 3 to 4 microseconds. In that time one core does about 2 * 10^5 operations on
   // elements that come in vectors and lie in its cache.
-  static constexpr uint64_t kMostWork = 200'000;
+  static constexpr uint64_t kMostWork = 1'000'000;
 
   InPlace(cl_command_queue queue, SetPointer set_pointer) : queue_(queue), set_pointer_(set_pointer) {}
   bool set_arguments(cl_kernel kernel, const ax_arg* args, uint32_t count) const;

@@ -1,0 +1,219 @@
+// Taking by an index by compiled kernels, and joining by copies. Which operators there are and how kernels are made is
+// Python's (ops/indexing.py). What is not taken here, the host does.
+#include <ATen/MemoryOverlap.h>
+#include <ATen/WrapDimUtils.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/result_type.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <limits>
+#include <mutex>
+#include <shared_mutex>
+
+#include "shim/arguments.h"
+#include "shim/bindings.h"
+#include "shim/classes.h"
+#include "shim/ops.h"
+
+namespace anyxpu {
+namespace {
+
+namespace py = pybind11;
+
+using at::Tensor;
+using c10::IValue;
+using c10::ScalarType;
+using torch::jit::Stack;
+
+constexpr int64_t kMost = std::numeric_limits<int32_t>::max() - 65536;  // elements that kernels count in 32 bits
+
+// --- taking ---------------------------------------------------------------------------------------------------
+
+struct Served {
+  std::string name, kind;
+  OpCounter* counter;
+};
+
+int64_t product(at::IntArrayRef sizes, int64_t from, int64_t to) {
+  int64_t all = 1;
+  for (int64_t d = from; d < to; ++d) all *= sizes[d];
+  return all;
+}
+
+// `x` (a, n, b) by `index` into `out`, all contiguous. False where there is no kernel, or not yet.
+bool take(const Served& served, const Tensor& x, const Tensor& index, const Tensor& out, int64_t a, int64_t n,
+          int64_t b, int64_t taken) {
+  static ClassCache cache;
+  const c10::DeviceIndex device = x.device().index();
+  const bool cpu = properties(device).type == AX_DEVICE_CPU, rows = served.kind == "rows";
+  int64_t columns = cpu ? 256 : 1024, height = 1;
+  if (rows) {
+    columns = 4;
+    while (columns < std::min<int64_t>(b, 256)) columns *= 4;
+    height = (cpu ? 256 : 1024) / columns;
+  }
+  const int64_t width = x.element_size();
+  const std::string type = "u" + std::to_string(8 * width);
+  const char* of_index = index.scalar_type() == ScalarType::Int ? "i32" : "i64";
+  Entry entry{};
+  const std::string key = std::to_string(device) + served.kind + type + of_index + std::to_string(columns);
+  if (!cache.find(key, &entry, [&](Entry* made) {
+        return ask_kernel(device, "indexing", py::make_tuple(served.kind, type, of_index, height, columns), made);
+      }))
+    return false;
+  Arguments args;
+  args.pointer(x.const_data_ptr());
+  args.pointer(index.const_data_ptr());
+  args.pointer(out.mutable_data_ptr());
+  for (const int64_t size : {a, n, b, taken}) args.integer(size);
+  const int64_t groups =
+      rows ? (a * taken + height - 1) / height * ((b + columns - 1) / columns) : (out.numel() + columns - 1) / columns;
+  args.launch(device, entry, groups, static_cast<uint64_t>(groups) * entry.operations, out.const_data_ptr(),
+              served.name.c_str());
+  return true;
+}
+
+bool take_call(const Served& served, const c10::FunctionSchema& schema, at::ArrayRef<IValue> given, Tensor* result) {
+  const Tensor &self = given[0].toTensor(), &index = given[2].toTensor();
+  const bool rows = served.kind == "rows";
+  const int64_t dim = at::maybe_wrap_dim(given[1].toInt(), std::max<int64_t>(self.dim(), 1));
+  if (self.dim() == 0 || self.numel() == 0 || index.numel() == 0 || self.numel() > kMost ||
+      self.device() != index.device() || self.element_size() > 8 ||
+      (index.scalar_type() != ScalarType::Long && (index.scalar_type() != ScalarType::Int || !rows)))
+    return false;
+  if (rows ? index.dim() > 1 : index.dim() != self.dim()) return false;
+  auto shape = self.sizes().vec();
+  Tensor x = self;
+  if (rows) {
+    shape[dim] = index.numel();
+  } else {
+    shape = index.sizes().vec();
+    for (int64_t d = 0; d < self.dim(); ++d) {
+      if (d == dim) continue;
+      if (shape[d] > self.size(d)) return false;
+      x = x.narrow(d, 0, shape[d]);
+    }
+  }
+  if (c10::multiply_integers(shape) > kMost) return false;
+  const c10::DeviceGuard guard(self.device());
+  const IValue& last = given[given.size() - 1];
+  const bool into = schema.arguments().back().is_out();
+  Tensor made;
+  if (into) {
+    const Tensor& out = last.toTensor();
+    if (out.scalar_type() != self.scalar_type() || out.device() != self.device() || out.is_alias_of(self) ||
+        out.is_alias_of(index))
+      return false;
+    at::native::resize_output(out, shape);
+    *result = out;
+    if (out.is_contiguous()) made = out;
+  }
+  if (!made.defined()) made = at::empty(shape, self.options());
+  x = x.contiguous();
+  const Tensor where = index.contiguous();
+  const int64_t ndim = self.dim();
+  if (!take(served, x, where, made, product(x.sizes(), 0, dim), x.size(dim), product(x.sizes(), dim + 1, ndim),
+            shape[dim]))
+    return false;
+  if (!result->defined()) {
+    *result = made;
+  } else if (!made.is_same(*result)) {
+    result->copy_(made);
+  }
+  return true;
+}
+
+// --- joining --------------------------------------------------------------------------------------------------
+
+// Torch leaves out tensors of the one size 0, whatever the others' dimensions are.
+bool nothing(const Tensor& t) { return t.dim() == 1 && t.size(0) == 0; }
+
+bool cat_call(const c10::FunctionSchema& schema, at::ArrayRef<IValue> given, Tensor* result) {
+  const bool into = schema.arguments().back().is_out();
+  std::vector<Tensor> parts;
+  ScalarType type = ScalarType::Undefined;
+  auto format = std::optional<c10::MemoryFormat>();
+  for (const IValue& value : given[0].toListRef()) {
+    const Tensor& t = value.toTensor();
+    if (!t.is_xpu() || t.layout() != c10::kStrided || t.is_quantized()) return false;
+    type = type == ScalarType::Undefined ? t.scalar_type() : c10::promoteTypes(type, t.scalar_type());
+    if (nothing(t)) continue;
+    if (!parts.empty() && (t.device() != parts[0].device() || t.dim() != parts[0].dim())) return false;
+    parts.push_back(t);
+    const auto suggested = t.suggest_memory_format();
+    if (format && *format != suggested) {
+      format = c10::MemoryFormat::Contiguous;
+    } else if (parts.size() == 1) {
+      format = suggested;
+    }
+  }
+  if (parts.empty() || parts[0].dim() == 0) return false;
+  const int64_t dim = at::maybe_wrap_dim(given[1].toInt(), parts[0].dim());
+  auto shape = parts[0].sizes().vec();
+  shape[dim] = 0;
+  for (const Tensor& t : parts) {
+    for (int64_t d = 0; d < t.dim(); ++d)
+      if (d != dim && t.size(d) != shape[d]) return false;
+    shape[dim] += t.size(dim);
+  }
+  const c10::DeviceGuard guard(parts[0].device());
+  if (into) {
+    *result = given[2].toTensor();
+    if (result->device() != parts[0].device() || !c10::canCast(type, result->scalar_type()) ||
+        at::has_internal_overlap(*result) != at::MemOverlap::No)
+      return false;
+    for (const Tensor& t : parts)
+      if (t.is_alias_of(*result)) return false;
+    if (result->sizes() != at::IntArrayRef(shape)) return false;  // the host resizes, in the format that torch gives it
+  } else {
+    *result = at::empty(shape, parts[0].options().dtype(type).memory_format(*format));
+  }
+  int64_t at = 0;
+  for (const Tensor& t : parts) {
+    Tensor place = result->narrow(dim, at, t.size(dim));
+    copy_tensor(place, t, true);
+    at += t.size(dim);
+  }
+  return true;
+}
+
+class IndexingKernel : public c10::OperatorKernel {
+ public:
+  explicit IndexingKernel(Served served) : served_(std::move(served)) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
+    const c10::FunctionSchema& schema = op.schema();
+    const size_t count = schema.arguments().size();
+    const auto given = torch::jit::last(*stack, count);
+    Tensor result;
+    const bool served =
+        eager() != Eager::host &&
+        (served_.kind == "cat" ? cat_call(schema, given, &result)
+                               : given[0].toTensor().is_xpu() && take_call(served_, schema, given, &result));
+    if (!served) return host_fallback(op, stack);
+    served_.counter->add(Way::compiled);
+    torch::jit::drop(*stack, count);
+    stack->emplace_back(std::move(result));
+  }
+
+ private:
+  Served served_;
+};
+
+// False where this torch has no such operator.
+bool serve_indexing(const std::string& name, const std::string& kind) {
+  return serve_boxed(name, [&] { return std::make_unique<IndexingKernel>(Served{name, kind, &op_counter(name)}); });
+}
+
+}  // namespace
+
+void bind_indexing(py::module_& m) {
+  m.def("serve_indexing", &serve_indexing, py::arg("name"), py::arg("kind"),
+        "Put operator `name` on key XPU, as anyxpu.ops.indexing says. False where torch has none of that name.");
+}
+
+}  // namespace anyxpu

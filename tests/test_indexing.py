@@ -1,0 +1,147 @@
+"""Taking by an index, joining, embeddings and dropout on the device, against the CPU's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import anyxpu.ops
+from anyxpu import simulate
+from anyxpu.ops import indexing, registry
+from anyxpu.shim import lib
+
+pytestmark = pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device")
+
+DEVICE = "xpu"
+TYPES = (torch.float32, torch.bfloat16, torch.int64, torch.int8, torch.bool, torch.complex64)
+
+
+@pytest.fixture(autouse=True)
+def compiled():
+    before = lib().eager()
+    lib().set_eager("compile")
+    yield
+    lib().set_eager(before)
+
+
+def near(got, want) -> None:
+    assert (got.device.type, got.dtype, got.shape, got.stride()) == ("xpu", want.dtype, want.shape, want.stride())
+    if not simulate.active():
+        torch.testing.assert_close(got.cpu(), want)
+
+
+def nothing_on_the_host(call):
+    anyxpu.ops.reset_counters()
+    result = call()
+    assert not any("host" in how for how in anyxpu.ops.counters().values()), anyxpu.ops.counters()
+    return result
+
+
+def numbers(shape, dtype):
+    return (torch.randn(shape) * 5).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("lying", ["contiguous", "transposed", "sliced"])
+def test_rows_and_elements_by_an_index(dtype, lying):
+    for shape in ((7,), (5, 300), (3, 4, 2, 5), (4, 1, 6)):
+        base = numbers((*shape[:-1], shape[-1] * 2), dtype)
+        x = base[..., ::2] if lying == "sliced" else base[..., : shape[-1]].contiguous()
+        if lying == "transposed":
+            x = x.transpose(0, -1)
+        for dim in range(-1, x.dim()):
+            index = torch.randint(0, x.shape[dim], (9,))
+            for of in (torch.int64, torch.int32):
+                got = nothing_on_the_host(lambda: x.to(DEVICE).index_select(dim, index.to(of).to(DEVICE)))  # noqa: B023
+                near(got, x.index_select(dim, index))
+            sizes = [max(1, n - 1) for n in x.shape]
+            sizes[dim] = 4
+            index = torch.randint(0, x.shape[dim], sizes)
+            near(nothing_on_the_host(lambda: x.to(DEVICE).gather(dim, index.to(DEVICE))), x.gather(dim, index))  # noqa: B023
+            out = torch.empty(*sizes, 2, dtype=dtype, device=DEVICE)[..., 0]
+            torch.gather(x.to(DEVICE), dim, index.to(DEVICE), out=out)
+            near(out.contiguous(), x.gather(dim, index))
+
+
+def test_joining():
+    """Along any dimension, of any layout, of types that differ; empty ones are left out."""
+    parts = [torch.randn(3, k, 4) for k in (1, 0, 5)]
+    for lay in (lambda t: t, lambda t: t.transpose(0, 2).contiguous().transpose(0, 2)):
+        here = [lay(t) for t in parts]
+        got = nothing_on_the_host(lambda: torch.cat([t.to(DEVICE) for t in here], 1))  # noqa: B023
+        near(got, torch.cat(here, 1))
+    near(torch.cat([t.to(DEVICE) for t in (parts[0], parts[0].int())], -1), torch.cat([parts[0], parts[0].int()], -1))
+    near(torch.cat([torch.empty(0, device=DEVICE), parts[0].to(DEVICE)]), parts[0])
+    images = [torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last) for _ in range(2)]
+    near(torch.cat([t.to(DEVICE) for t in images], 1), torch.cat(images, 1))
+    near(torch.stack([t.to(DEVICE) for t in images], 0), torch.stack(images, 0))
+    out = torch.empty(4, 3, 6, device=DEVICE).permute(1, 2, 0)
+    torch.cat([t.to(DEVICE) for t in parts], 1, out=out)
+    near(out.contiguous(), torch.cat(parts, 1))
+    for wrong, words in (
+        (lambda d: torch.cat([torch.ones(2, 3, device=d), torch.ones(2, 4, device=d)]), "match"),
+        (lambda d: torch.cat([torch.ones(2, device=d), torch.ones(2, 4, device=d)]), "dimension"),
+        (lambda d: torch.cat([torch.ones(2, device=d)], 1), "out of range"),
+    ):
+        for device in ("cpu", DEVICE):
+            with pytest.raises((RuntimeError, IndexError), match=words):
+                wrong(device)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_embeddings_and_their_gradients(dtype):
+    weight = torch.randn(40, 24).to(dtype)
+    index = torch.randint(0, 40, (6, 50))
+    index[0, :7] = 3
+    here, there = weight.double().requires_grad_(), weight.to(DEVICE).requires_grad_()
+    grad = torch.randn(6, 50, 24).to(dtype)
+
+    def step():
+        made = F.embedding(index.to(DEVICE), there, padding_idx=3)
+        made.backward(grad.to(DEVICE))
+        return made
+
+    got = nothing_on_the_host(step)
+    near(got.detach(), F.embedding(index, weight))
+    F.embedding(index, here, padding_idx=3).backward(grad.double())
+    assert there.grad.dtype == dtype and float(there.grad[3].abs().max()) == 0
+    if not simulate.active():
+        bound = 1e-5 if dtype is torch.float32 else 1e-2
+        torch.testing.assert_close(there.grad.cpu().double(), here.grad, rtol=bound, atol=bound)
+
+
+def test_an_index_out_of_range_is_said_at_the_next_wait_and_the_device_goes_on():
+    if simulate.active():
+        pytest.skip("no kernel looks at an index on a simulated GPU")
+    x = torch.randn(3, 4, device=DEVICE)
+    for call, words in (
+        (lambda: x.index_select(0, torch.tensor([3], device=DEVICE)), "index_select: an index is out of range"),
+        (lambda: x.gather(1, torch.tensor([[-1]], device=DEVICE)), "gather: an index is out of range"),
+    ):
+        with pytest.raises(torch.AcceleratorError, match=words):
+            call()
+            torch.xpu.synchronize()
+        near(x.index_select(0, torch.tensor([2], device=DEVICE)), x.cpu()[2:])
+
+
+def test_dropout_keeps_its_share_and_its_gradient_its_mask():
+    if simulate.active():
+        pytest.skip("no kernel draws on a simulated GPU")
+    x = torch.rand(200, 500, device=DEVICE) + 1
+    x.requires_grad_()
+    torch.manual_seed(5)
+    made = nothing_on_the_host(lambda: F.dropout(x, 0.3))
+    kept = made != 0
+    share = float(kept.float().mean())
+    assert abs(share - 0.7) < 0.01
+    torch.testing.assert_close(made[kept], x[kept] / 0.7)
+    made.sum().backward()
+    torch.testing.assert_close(x.grad, kept / 0.7)
+    torch.manual_seed(5)
+    assert torch.equal(F.dropout(x, 0.3), made) and not torch.equal(F.dropout(x, 0.3), made)
+    assert torch.equal(F.dropout(x, 0.3, training=False), x) and float(F.dropout(x, 1.0).abs().sum()) == 0
+
+
+def test_every_operator_of_the_table_is_compiled():
+    assert {registry.resolve(f"aten::{name}") for name in indexing.TABLE} == {"compiled"}
