@@ -111,6 +111,36 @@ def test_embeddings_and_their_gradients(dtype):
         torch.testing.assert_close(there.grad.cpu().double(), here.grad, rtol=bound, atol=bound)
 
 
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_cross_entropy_and_its_gradient(dtype, reduction):
+    bound = 1e-5 if dtype is torch.float32 else 2e-2
+    for shape, weighted in (((30, 11), False), ((30, 11), True), ((11,), False)):
+        x = torch.randn(shape).to(dtype)
+        target = torch.randint(0, 11, shape[:-1])
+        if len(shape) == 2:
+            target[3:6] = -100
+        weight = torch.rand(11).to(dtype) if weighted else None
+        here, there = x.double().requires_grad_(), x.to(DEVICE).requires_grad_()
+        want = F.cross_entropy(here, target, None if weight is None else weight.double(), reduction=reduction)
+
+        def step():
+            loss = F.cross_entropy(there, target.to(DEVICE), weight if weight is None else weight.to(DEVICE),  # noqa: B023
+                                   reduction=reduction)  # fmt: skip
+            loss.sum().backward()
+            return loss
+
+        got = nothing_on_the_host(step)
+        want.sum().backward()
+        assert (got.dtype, got.shape) == (dtype, want.shape)
+        if not simulate.active():
+            torch.testing.assert_close(got.detach().cpu().double(), want.detach(), rtol=bound, atol=bound)
+            torch.testing.assert_close(there.grad.cpu().double(), here.grad, rtol=bound, atol=bound)
+    for device in ("cpu", DEVICE):
+        with pytest.raises((RuntimeError, ValueError), match=r"batch.size"):
+            F.nll_loss(torch.randn(3, 4, device=device), torch.zeros(2, dtype=torch.int64, device=device))
+
+
 def test_an_index_out_of_range_is_said_at_the_next_wait_and_the_device_goes_on():
     if simulate.active():
         pytest.skip("no kernel looks at an index on a simulated GPU")

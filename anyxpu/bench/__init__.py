@@ -49,6 +49,11 @@ class Suite:
 
 SUITES: dict[str, Suite] = {
     "launch": Suite("Time to launch a cached kernel and to run one eager `add`.", "anyxpu.bench.launch"),
+    "eager": Suite(
+        "Eager operators at three sizes and training steps, beside the CPU's.",
+        "anyxpu.bench.eager",
+        cases="anyxpu.bench.eager",
+    ),
     "kernels": Suite(
         "Common kernels through torch.compile, beside Inductor's C++ and eager on the CPU.",
         "anyxpu.bench.kernels",

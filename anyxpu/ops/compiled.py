@@ -29,6 +29,8 @@ TABLE: dict[str, str] = {
     "native_layer_norm_backward": "norms.layer_norm_backward",
     "native_dropout": "random.dropout",
     "embedding_dense_backward": "indexing.embedding_dense_backward",
+    "nll_loss_forward": "losses.nll_loss_forward",
+    "nll_loss_backward": "losses.nll_loss_backward",
     "_fused_sdp_choice": "fused_attention.choice",
     "_scaled_dot_product_fused_attention_overrideable": "fused_attention.overrideable",
     "_scaled_dot_product_fused_attention_overrideable_backward": "fused_attention.overrideable_backward",

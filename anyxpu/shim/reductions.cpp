@@ -65,11 +65,10 @@ struct Tile {
 
 bool on_cpu(c10::DeviceIndex device) { return properties(device).type == AX_DEVICE_CPU; }
 
-// A tile for rows of n numbers: few forms, so that a new size mostly compiles nothing.
+// A tile for rows of n numbers: some eight forms, so that a new size mostly compiles nothing.
 Tile row_tile(c10::DeviceIndex device, int64_t n, int64_t most) {
   int64_t columns = 8;
-  while (columns < std::min(n, most)) columns *= 4;
-  columns = std::min(columns, most);
+  while (columns < std::min(n, most)) columns *= 2;
   return {std::max<int64_t>(1, (on_cpu(device) ? 256 : 2048) / columns), columns};
 }
 

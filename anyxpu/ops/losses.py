@@ -1,0 +1,77 @@
+"""``nll_loss``, which cross entropy ends in, made of operators that have kernels here.
+
+A function here returns ``NotImplemented`` for a call that it does not serve; the host then computes it, or raises what
+CPU torch raises. A class out of range is found by the kernel that takes it, as with CUDA, and raised at the next wait.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_MEAN, _SUM = 1, 2  # at::Reduction
+
+
+def nll_loss_forward(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int) -> Any:
+    """aten::nll_loss_forward.
+
+    Args:
+        x: log-probabilities ``(N, C)`` or ``(C,)``, of floats.
+        target: classes ``(N,)`` or a number, int64.
+        weight: of classes ``(C,)``, or None.
+        reduction: 0 none, 1 mean, 2 sum.
+        ignore_index: a class that counts nothing.
+
+    Returns:
+        The loss, ``(N,)`` or a number, and the sum of the weights; both of x's dtype, summed in float32 where that
+        has 16 bits.
+    """
+    if not _served(x, target, weight):
+        return NotImplemented
+    keep, safe, factors = _counted(x, target, weight, ignore_index)
+    picked = x.reshape(-1, x.shape[-1]).gather(1, safe[:, None])[:, 0]
+    losses = torch.where(keep, picked * -factors, 0.0)
+    if reduction not in (_MEAN, _SUM):
+        return losses.to(x.dtype).reshape(target.shape), x.new_zeros(())
+    total, whole = losses.sum(), factors.sum()
+    return (total / whole if reduction == _MEAN else total).to(x.dtype), whole.to(x.dtype)
+
+
+def nll_loss_backward(
+    grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int, total: Tensor
+) -> Any:
+    """aten::nll_loss_backward: the gradient of :func:`nll_loss_forward`'s ``x``; ``total`` is the sum of weights."""
+    if not _served(x, target, weight) or grad.dtype != x.dtype:
+        return NotImplemented
+    _, safe, factors = _counted(x, target, weight, ignore_index)
+    value = factors * -grad.reshape(-1)
+    if reduction == _MEAN:
+        # The weights summed anew: in 16 bits their sum has few digits.
+        value = value / factors.sum()
+    made = torch.zeros(x.shape, dtype=x.dtype, device=x.device)
+    made.view(-1, x.shape[-1]).scatter_add_(1, safe[:, None], value.to(x.dtype)[:, None])
+    return made
+
+
+def _served(x: Tensor, target: Tensor, weight: Tensor | None) -> bool:
+    return (
+        x.is_floating_point()
+        and x.dim() in (1, 2)
+        and x.numel() > 0
+        and tuple(target.shape) == tuple(x.shape[:-1])
+        and target.dtype is torch.int64
+        and target.device == x.device
+        and (weight is None or (weight.shape == x.shape[-1:] and (weight.dtype, weight.device) == (x.dtype, x.device)))
+    )
+
+
+def _counted(x: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Which rows count, a class of each (0 where it does not), and how much each counts."""
+    flat = target.reshape(-1)
+    keep = flat != ignore_index
+    safe = torch.where(keep, flat, 0)
+    wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+    factors = keep.to(wide)
+    return keep, safe, factors if weight is None else weight.index_select(0, safe) * factors
