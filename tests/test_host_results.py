@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 
 import pytest
 import torch
+
+from anyxpu.shim import lib
+
+
+@pytest.fixture(autouse=True)
+def by_the_host():
+    before = lib().eager()
+    lib().set_eager("host")
+    gc.collect()
+    yield
+    lib().set_eager(before)
 
 
 @pytest.mark.not_simulated("its memory is not the host's")
