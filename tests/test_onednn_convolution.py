@@ -71,23 +71,56 @@ def test_forward_and_both_backwards_agree_with_float64(spatial, transposed, dtyp
 
 
 @pytest.mark.parametrize("dtype", BOUND, ids=str)
-def test_a_bias_reaches_results_that_no_element_of_the_source_does(dtype):
-    """Strides that leap over the kernel: on a CPU with AMX oneDNN left such results of 16 bits at 0."""
-    for kernel, stride, padding, dilation, extra in (
-        ((2, 1, 2), (1, 2, 2), (2, 0, 2), (1, 1, 1), (0, 0, 1)),  # the one that it was seen with
-        ((2, 1), (2, 3), (0, 0), (2, 1), (0, 0)),
-        ((1,), (3,), (0,), (1,), (1,)),
-    ):
-        source = torch.randn(1, 16, *(5, 11, 8)[: len(kernel)]).to(dtype)
-        weight, bias = torch.randn(16, 4, *kernel).to(dtype), torch.randn(4).to(dtype) + 3
-        geometry = tuple(map(list, (stride, padding, dilation)))
-        want = aten.convolution(source.double(), weight.double(), bias.double(), *geometry, True, list(extra), 1)
-        got = aten.convolution(source.xpu(), weight.xpu(), bias.xpu(), *geometry, True, list(extra), 1)
-        assert relative(got, want) <= BOUND[dtype]
-        made = torch.ops.mkldnn._convolution_transpose_pointwise(
-            source.xpu(), weight.xpu(), bias.xpu(), padding, extra, stride, dilation, 1, "sigmoid", [], None
+def test_results_of_width_1_are_whole_whatever_the_stride_is(dtype):
+    """As of a text's convolution over all of its width; of bfloat16 oneDNN wrote the first row alone, with AMX."""
+    for channels, kernel, stride, more in ((12, (3, 3), (1, 2), 0), (3, (1, 5), (1, 3), 2), (64, (2, 3), (2, 2), 1)):
+        source = torch.randn(2, channels, 11, kernel[1] + more).to(dtype)
+        weight = torch.randn(8, channels, *kernel).to(dtype)
+        geometry = (list(stride), [0, 0], [1, 1], False, [0, 0], 1)
+        want = aten.convolution(source.double(), weight.double(), None, *geometry)
+        before = torch.full((want.numel(),), float("nan"), dtype=dtype, device="xpu")
+        del before
+        assert relative(aten.convolution(source.xpu(), weight.xpu(), None, *geometry), want) <= BOUND[dtype]
+        gradient = torch.randn(want.shape).to(dtype)
+        wanted = aten.convolution_backward(
+            gradient.double(), source.double(), weight.double(), None, *geometry, [True, True, False]
         )
-        assert relative(made, want.sigmoid()) <= BOUND[dtype]
+        found = aten.convolution_backward(
+            gradient.xpu(), source.xpu(), weight.xpu(), None, *geometry, [True, True, False]
+        )
+        assert all(relative(f, w) <= 2 * BOUND[dtype] for f, w in zip(found[:2], wanted[:2], strict=True))
+
+
+# Kernel, stride, padding, dilation, output padding: strides that leap over the kernel, and ends that it does not reach.
+GAPS = (
+    ((2, 1, 2), (1, 2, 2), (2, 0, 2), (1, 1, 1), (0, 0, 1)),
+    ((2, 2, 2), (2, 3, 3), (0, 1, 0), (1, 2, 2), (1, 0, 2)),
+    ((2, 3, 2), (1, 3, 2), (0, 1, 1), (1, 1, 1), (0, 2, 1)),
+    ((2, 1), (2, 3), (0, 0), (2, 1), (0, 0)),
+    ((1,), (3,), (0,), (1,), (1,)),
+)
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+def test_results_that_no_element_of_the_source_reaches_are_the_bias(dtype, bias):
+    """On a CPU with AMX oneDNN's kernels for 16 bits wrote no bias there, or nothing at all."""
+    for kernel, stride, padding, dilation, extra in GAPS:
+        for layout in (torch.contiguous_format, CHANNELS_LAST.get(len(kernel), torch.contiguous_format)):
+            source = torch.randn(1, 16, *(5, 11, 8)[: len(kernel)]).to(dtype)
+            weight = torch.randn(16, 8, *kernel).to(dtype)
+            added = torch.randn(8).to(dtype) + 3 if bias else None
+            geometry = (*map(list, (stride, padding, dilation)), True, list(extra), 1)
+            want = aten.convolution(source.double(), weight.double(), added.double() if bias else None, *geometry)
+            # What was there before is no number: what is not written shows.
+            before = torch.full((want.numel(),), float("nan"), dtype=dtype, device="xpu")
+            del before
+            there = source.xpu().contiguous(memory_format=layout), weight.xpu(), added.xpu() if bias else None
+            assert relative(aten.convolution(*there, *geometry), want) <= BOUND[dtype], (kernel, stride)
+            made = torch.ops.mkldnn._convolution_transpose_pointwise(
+                *there, padding, extra, stride, dilation, 1, "sigmoid", [], None
+            )
+            assert relative(made, want.sigmoid()) <= BOUND[dtype], (kernel, stride)
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last", "weight channels_last", "sliced", "expanded"])

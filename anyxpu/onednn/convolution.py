@@ -66,10 +66,19 @@ class Geometry:
     output_padding: tuple[int, ...]
     groups: int
 
-    def leaves_gaps(self, kernel: Sequence[int]) -> bool:
-        """Are there results, between others, that no element of the source reaches: nothing but the bias?"""
-        steps = zip(kernel, self.dilation, self.stride, strict=True)
-        return self.transposed and any(len({k * d % s for k in range(size)}) < s for size, d, s in steps)
+    def leaves_gaps(self, source: Sequence[int], kernel: Sequence[int], result: Sequence[int]) -> bool:
+        """Are there results that no element of the source reaches, between others or at an end?
+
+        Args:
+            source, kernel, result: their spatial sizes.
+        """
+        if not self.transposed:
+            return False
+        each = zip(source, kernel, result, self.stride, self.padding, self.dilation, strict=True)
+        return any(
+            len({o for i in range(n) for k in range(taps) if 0 <= (o := i * step + k * d - pad) < out}) < out
+            for n, taps, out, step, pad, d in each
+        )
 
     @property
     def kind(self) -> str:
@@ -109,7 +118,12 @@ class Geometry:
             (small[i + 2] - 1) * self.stride[i] + self.dilation[i] * (weight[i + 2] - 1) + 1 - large[i + 2] - pad
             for i, pad in enumerate(self.padding)
         ]
-        return dims(self.stride), dims([d - 1 for d in self.dilation]), dims(self.padding), dims(after)
+        # Along a size of 1 no step is taken; the least that oneDNN accepts keeps clear of :func:`forgets_rows`.
+        stride = [
+            max(1, 1 - behind) if small[i + 2] == 1 else step
+            for i, (step, behind) in enumerate(zip(self.stride, after, strict=True))
+        ]
+        return dims(stride), dims([d - 1 for d in self.dilation]), dims(self.padding), dims(after)
 
 
 @dataclass(frozen=True)
@@ -329,7 +343,7 @@ _OUTPUTS = {
 
 
 class _Widened:
-    """A 16-bit convolution on a device whose oneDNN lacks it: computed in float32, rounded once."""
+    """A 16-bit convolution that the device's oneDNN lacks or gets wrong: computed in float32, rounded once."""
 
     def __init__(self, dtype: torch.dtype, fallback: Fallback) -> None:
         self.dtype, self.fallback = dtype, fallback
@@ -434,9 +448,13 @@ def describe(
     return Problem(geometry, dtype, device, *shapes, result, bias, channels_last, weight_last, attributes)
 
 
+def _named(source: Tensor) -> str:
+    return f"{str(source.dtype).removeprefix('torch.')} on {source.device}"
+
+
 def _instead(source: Tensor, geometry: Geometry, why: str | capi.Unavailable) -> Any:
     """The plan of a call that oneDNN does not serve as it comes."""
-    operands = f"{str(source.dtype).removeprefix('torch.')} on {source.device}"
+    operands = _named(source)
     if isinstance(why, str):
         return Declined(Fallback(geometry.kind, operands, why))
     widen = source.dtype in SIXTEEN_BITS
@@ -444,25 +462,35 @@ def _instead(source: Tensor, geometry: Geometry, why: str | capi.Unavailable) ->
     return _Widened(source.dtype, fallback) if widen else Declined(fallback)
 
 
-class _BiasApart:
-    """The bias added by itself."""
+def forgets_gaps(problem: Problem) -> bool:
+    """Would oneDNN's primitive leave something out where no element of the source reaches a result?
 
-    def __init__(self, plan: Any) -> None:
-        self.plan = plan
-
-    def forward(self, source: Tensor, weight: Tensor, bias: Tensor, *geometry: Any) -> Any:
-        result = self.plan.forward(source, weight, None, *geometry)
-        if result is NotImplemented:
-            return result
-        return result.add_(bias.view(-1, *[1] * (source.dim() - 2)))
-
-
-def forgets_gaps(dtype: torch.dtype, weight: Tensor, geometry: Geometry) -> bool:
-    """Would oneDNN's primitive leave out bias and functions where a result has nothing else?
-
-    Its kernels for 16 bits on CPUs with AMX do (oneDNN 3.13): such results were 0.
+    Its kernels for 16 bits on CPUs with AMX do (oneDNN 3.13): bias and functions, and some such results are not even
+    written.
     """
-    return dtype in SIXTEEN_BITS and geometry.leaves_gaps(weight.shape[2:])
+    sizes = (shape[2:] for shape in (problem.source, problem.weight, problem.result))
+    return problem.dtype in SIXTEEN_BITS and problem.geometry.leaves_gaps(*sizes)
+
+
+def forgets_rows(problem: Problem) -> bool:
+    """Would oneDNN's primitive write the first row alone, of a result that is 1 wide?
+
+    Its kernels for bfloat16 on CPUs with AMX do (oneDNN 3.13) where the stride along the width is more than 1.
+    """
+    geometry, result = problem.geometry, problem.result
+    stride = geometry.window(problem.source, problem.weight, result)[0][len(result) - 3]
+    return (
+        problem.dtype in SIXTEEN_BITS
+        and not geometry.transposed
+        and result[-1] == 1
+        and stride > 1
+        and problem.weight[-1] > 1
+        and math.prod(result[2:]) > 1
+    )
+
+
+FORGETS_ROWS = "oneDNN's kernels for 16 bits write the first row alone of what is 1 wide"
+FORGETS_GAPS = "oneDNN's kernels for 16 bits leave results out that no element of the source reaches"
 
 
 def _plan_forward(source: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, mode: str) -> Any:
@@ -472,8 +500,9 @@ def _plan_forward(source: Tensor, weight: Tensor, bias: Tensor | None, geometry:
     problem = describe(tensors, bias is not None, geometry, source, weight, mode)
     if isinstance(problem, str):
         return _instead(source, geometry, problem)
-    if bias is not None and forgets_gaps(source.dtype, weight, geometry):
-        return _BiasApart(_plan_forward(source, weight, None, geometry, mode))
+    if (gaps := forgets_gaps(problem)) or forgets_rows(problem):
+        why = FORGETS_GAPS if gaps else FORGETS_ROWS
+        return _Widened(source.dtype, Fallback(geometry.kind, _named(source), why, FLOAT32))
     try:
         return Forward(problem, tensors)
     except capi.Unavailable as error:

@@ -15,7 +15,19 @@ from torch import Tensor
 
 from anyxpu.onednn import capi, functions
 from anyxpu.onednn.capi import Arg
-from anyxpu.onednn.convolution import CACHE, Forward, Geometry, describe, facts, forgets_gaps, math_mode, readable
+from anyxpu.onednn.convolution import (
+    CACHE,
+    FORGETS_GAPS,
+    FORGETS_ROWS,
+    Forward,
+    Geometry,
+    describe,
+    facts,
+    forgets_gaps,
+    forgets_rows,
+    math_mode,
+    readable,
+)
 from anyxpu.onednn.fallbacks import COMPOSED, FLOAT32, Fallback, count, named
 from anyxpu.onednn.functions import Unary
 from anyxpu.onednn.matmul import SIXTEEN_BITS
@@ -124,8 +136,8 @@ def _plan(call: _Call) -> Plan:
         return _Composed(call, problem)
     if source.dtype == torch.float64:
         return _Composed(call, "what follows it is computed in float32")
-    if forgets_gaps(source.dtype, call.weight, call.geometry):
-        return _Composed(call, "oneDNN leaves out what follows where no element of the source reaches")
+    if (gaps := forgets_gaps(problem)) or forgets_rows(problem):
+        return _Composed(call, FORGETS_GAPS if gaps else FORGETS_ROWS)
     attributes = replace(
         problem.attributes, beta=0.0 if other is None else call.alpha, eltwise=functions.eltwise(call.unary)
     )
