@@ -135,7 +135,7 @@ struct Tile {
 // The first is a line's. A CPU's programs hold a few registers' numbers at once, a GPU's a thousand.
 constexpr std::array<Tile, 5> kCpuTiles{{{1, 256}, {1, 256}, {4, 64}, {16, 16}, {64, 4}}};
 constexpr std::array<Tile, 5> kGpuTiles{{{1, 1024}, {4, 256}, {16, 64}, {64, 16}, {64, 16}}};
-constexpr int64_t kMostPerProgram = 32768;  // elements, on a CPU
+constexpr int64_t kMostPerProgram = 16384;  // elements, on a CPU
 constexpr int64_t kLeastPerProgram = 2048;
 
 // --- rows -----------------------------------------------------------------------------------------------------

@@ -88,10 +88,11 @@ int64_t programs_of(c10::DeviceIndex device) {
 }
 
 // Of (a, n, b) into (a, parts, b). False where there is no kernel.
+// `like`: rows as long as these share a kernel.
 bool launch_pass(c10::DeviceIndex device, const What& what, const void* x, void* out, int64_t a, int64_t n, int64_t b,
-                 int64_t parts, int64_t chunk, const char* name) {
+                 int64_t parts, int64_t chunk, int64_t like, const char* name) {
   const bool rows = b == 1;
-  const Tile tile = rows             ? row_tile(device, chunk, on_cpu(device) ? 256 : 2048)
+  const Tile tile = rows             ? row_tile(device, like, on_cpu(device) ? 256 : 2048)
                     : on_cpu(device) ? Tile{1, 128}
                                      : Tile{16, 64};
   Entry entry{};
@@ -127,14 +128,14 @@ bool reduce_group(const What& what, const Tensor& x, void* out, int64_t a, int64
       std::clamp<int64_t>((programs_of(device) + at_once - 1) / at_once, 1, std::max<int64_t>(n / least, 1));
   const int64_t chunk = (n + parts - 1) / parts;
   parts = (n + chunk - 1) / chunk;
-  if (parts == 1) return launch_pass(device, what, x.const_data_ptr(), out, a, n, b, 1, n, name);
+  if (parts == 1) return launch_pass(device, what, x.const_data_ptr(), out, a, n, b, 1, n, n, name);
   const Tensor some = at::empty({a * parts * b}, x.options().dtype(what.computed));
   What first = what, then = what;
   first.finish = "done";
   first.out = then.type = then.common = what.computed;
   then.map = "same";
-  return launch_pass(device, first, x.const_data_ptr(), some.mutable_data_ptr(), a, n, b, parts, chunk, name) &&
-         launch_pass(device, then, some.const_data_ptr(), out, a, parts, b, 1, parts, name);
+  return launch_pass(device, first, x.const_data_ptr(), some.mutable_data_ptr(), a, n, b, parts, chunk, chunk, name) &&
+         launch_pass(device, then, some.const_data_ptr(), out, a, parts, b, 1, parts, programs_of(device), name);
 }
 
 using Dims = std::bitset<at::dim_bitset_size>;
