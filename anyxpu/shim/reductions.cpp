@@ -69,7 +69,8 @@ bool on_cpu(c10::DeviceIndex device) { return properties(device).type == AX_DEVI
 Tile row_tile(c10::DeviceIndex device, int64_t n, int64_t most) {
   int64_t columns = 8;
   while (columns < std::min(n, most)) columns *= 2;
-  return {std::max<int64_t>(1, (on_cpu(device) ? 256 : 2048) / columns), columns};
+  // Of more than 64 short rows Xe-HPG spills.
+  return {std::clamp<int64_t>((on_cpu(device) ? 256 : 2048) / columns, 1, 64), columns};
 }
 
 // --- one pass ---------------------------------------------------------------------------------------------------
