@@ -401,19 +401,43 @@ def test_the_host_serves_while_a_kernel_is_built(run_python):
     assert done.stdout.split("\n")[0] == "['compiled', 'host'] True"
 
 
-def test_kernels_run_on_the_tensors_device_and_the_current_stream():
-    """A long kernel on another stream is not waited for by work on the default one's tensors, and is by its own."""
+def test_work_of_two_streams_is_ordered_by_an_event():
     x = torch.randn(1 << 20, device=DEVICE)
     stream = torch.xpu.Stream()
     stream.wait_stream(torch.xpu.current_stream())
     with torch.xpu.stream(stream):
         y = x
         for _ in range(50):
-            y = y * 1.0001
+            y = y * 2 - y
         event = stream.record_event()
     torch.xpu.current_stream().wait_event(event)
-    z = y + 1
-    near(z, x.cpu() * 1 + 0 if simulate.active() else y.cpu() + 1)
+    near(y + 1, x.cpu() + 1)
+
+
+def test_kernels_run_on_the_tensors_device(run_python):
+    """Whatever the current device is; tensors of two devices are refused."""
+    run_python(
+        """
+        import torch
+        assert torch.xpu.device_count() == 2 and torch.xpu.current_device() == 0
+        here = torch.arange(6.0).view(2, 3)
+        x = here.to("xpu:1")
+        before = torch.xpu.memory_allocated(1)
+        results = [x * 2 + 1, x.sum(0), x.softmax(1), x.index_select(0, torch.tensor([1], device="xpu:1"))]
+        assert all(r.device == torch.device("xpu", 1) for r in results)
+        assert torch.xpu.memory_allocated(1) > before and torch.xpu.memory_allocated(0) == 0
+        wanted = [here * 2 + 1, here.sum(0), here.softmax(1), here[1:]]
+        for got, want in zip(results, wanted):
+            torch.testing.assert_close(got.cpu(), want)
+        try:
+            x + here.to("xpu:0")
+        except RuntimeError as error:
+            assert "same device" in str(error), error
+        else:
+            raise AssertionError("two devices in one sum")
+        """,
+        ANYXPU_DEVICES="2",
+    )
 
 
 def test_activations_have_the_cpus_gradients():
