@@ -200,6 +200,14 @@ def register() -> None:
                 registry.declare(f"aten::{form}", "compiled")
 
 
+def _function(function: str, variant: str, common: str) -> Any:
+    """The Triton function of a row's variant; one of its own for a type, where steps are rounded to that type."""
+    from anyxpu.ops import pointwise_functions
+
+    name = _VARIANTS.get((function, variant), function)
+    return getattr(pointwise_functions, f"{name}_{common}", None) or getattr(pointwise_functions, name)
+
+
 def source(
     function: str,
     variant: str,
@@ -229,7 +237,7 @@ def source(
     """
     from triton.compiler import ASTSource
 
-    from anyxpu.ops import pointwise_functions, pointwise_kernels
+    from anyxpu.ops import pointwise_kernels
 
     dtypes = classes.dtypes()
     computed = "fp32" if common in ("fp16", "bf16") else common
@@ -237,7 +245,7 @@ def source(
     argument = "i8" if computed == "i1" else computed
     operands = len(types) - 1
     constants: dict[Any, Any] = {
-        "F": getattr(pointwise_functions, _VARIANTS.get((function, variant), function)),
+        "F": _function(function, variant, common),
         "KIND": tuple(kinds[0]),
         "RAW": tuple(bool(raw >> k & 1) for k in range(operands)),
         "COMMON": dtypes[common],

@@ -72,29 +72,61 @@ def _quotient(x, y):
 
 
 @triton.jit
-def div_trunc(x, y):
+def _div_trunc(x, y, T: tl.constexpr):
     if x.dtype.is_floating():
-        return libdevice.trunc(x / y)
+        return libdevice.trunc((x / y).to(T).to(x.dtype))
     else:
         return _quotient(x, y)
 
 
 @triton.jit
-def div_floor(x, y):
+def _div_floor(x, y, T: tl.constexpr):
+    """``T``: what every step is rounded to, as the CPU and CUDA do in the operands' type (c10's div_floor_floating)."""
     if x.dtype.is_floating():
         rest = libdevice.fmod(x, y)
-        whole = (x - rest) / y
-        whole = tl.where((rest != 0) & ((y < 0) != (rest < 0)), whole - 1, whole)
+        whole = ((x - rest).to(T).to(x.dtype) / y).to(T).to(x.dtype)
+        whole = tl.where((rest != 0) & ((y < 0) != (rest < 0)), (whole - 1).to(T).to(x.dtype), whole)
         below = libdevice.floor(whole)
-        below = tl.where(whole - below > 0.5, below + 1, below)
-        below = tl.where(whole != 0, below, libdevice.copysign(whole * 0, x / y))
-        return tl.where(y == 0, x / y, below)
+        below = tl.where(whole - below > 0.5, (below + 1).to(T).to(x.dtype), below)
+        ratio = (x / y).to(T).to(x.dtype)
+        below = tl.where(whole != 0, below, libdevice.copysign(whole * 0, ratio))
+        return tl.where(y == 0, ratio, below)
     else:
         whole = _quotient(x, y)
         if x.dtype.is_int_signed():
             rest = x - whole * y
             whole = tl.where((rest != 0) & ((rest < 0) != (y < 0)) & (y != 0), whole - 1, whole).to(x.dtype)
         return whole
+
+
+@triton.jit
+def div_trunc(x, y):
+    return _div_trunc(x, y, x.dtype)
+
+
+@triton.jit
+def div_floor(x, y):
+    return _div_floor(x, y, x.dtype)
+
+
+@triton.jit
+def div_trunc_bf16(x, y):
+    return _div_trunc(x, y, tl.bfloat16)
+
+
+@triton.jit
+def div_trunc_fp16(x, y):
+    return _div_trunc(x, y, tl.float16)
+
+
+@triton.jit
+def div_floor_bf16(x, y):
+    return _div_floor(x, y, tl.bfloat16)
+
+
+@triton.jit
+def div_floor_fp16(x, y):
+    return _div_floor(x, y, tl.float16)
 
 
 @triton.jit
