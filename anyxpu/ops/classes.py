@@ -39,7 +39,7 @@ def provide(device: int, family: str, words: tuple[Any, ...]) -> tuple[Any, int,
     """
     if lib().driver_name() == "null" or (_doubles(words) and not lib().properties(device).has_fp64):
         return None
-    if lib().eager() == "auto" and lib().properties(device).type == "cpu":
+    if lib().eager() == "auto" and lib().properties(device).type == "cpu" and not _alone(family, words):
         found = prepared.found(device, _name(family, words), _warps(device))
         if found is None and builder.wanted((device, family, words)):
             return False
@@ -75,6 +75,13 @@ def dtypes() -> dict[str, Any]:
 
 def _doubles(words: Any) -> bool:
     return any(_doubles(w) if isinstance(w, (list, tuple)) else w == "fp64" for w in words)
+
+
+def _alone(family: str, words: Any) -> bool:
+    """Has the host no kernels for such types (unsigned integers beyond 8 bits) that could serve meanwhile?"""
+    if isinstance(words, (list, tuple)):
+        return family in ("pointwise", "reduction") and any(_alone(family, word) for word in words)
+    return words in ("u16", "u32", "u64")
 
 
 def _name(family: str, words: tuple[Any, ...]) -> str:

@@ -92,6 +92,12 @@ ROWS: tuple[Row, ...] = (
     Row("bitwise_not", "bitwise_not", "promote", "T", "ib"),
     Row("bitwise_left_shift.Tensor", "left_shift", "promote", "TT", "i"),
     Row("bitwise_right_shift.Tensor", "right_shift", "promote", "TT", "i"),
+    *(
+        Row(f"__{i}{name}__.{other}", function, "promote", "TT" if other == "Tensor" else "TN", "i")
+        for name, function in (("lshift", "left_shift"), ("rshift", "right_shift"))
+        for i in ("", "i")
+        for other in ("Tensor", "Scalar")
+    ),
     Row("where.self", "where", "where", "TTT", "fib"),
     Row("masked_fill_.Scalar", "masked_fill", "fill", "TTP", "fib"),
     Row("masked_fill_.Tensor", "masked_fill", "fill", "TTT", "fib"),

@@ -61,6 +61,12 @@ Number number(const c10::Scalar& value, ScalarType common, bool rounded) {
       return number_of(static_cast<int16_t>(value.toLong()));
     case ScalarType::Char:
       return number_of(static_cast<int8_t>(value.toLong()));
+    case ScalarType::UInt16:
+      return number_of(static_cast<uint16_t>(value.toLong()));
+    case ScalarType::UInt32:
+      return number_of(static_cast<uint32_t>(value.toLong()));
+    case ScalarType::UInt64:
+      return number_of(value.toUInt64());
     default:
       return number_of(static_cast<uint8_t>(value.toLong()));
   }

@@ -31,9 +31,6 @@ struct TypeName {
 };
 // nullptr: no kernel has such elements.
 const TypeName* type_of(c10::ScalarType type);
-inline bool unsigned_integer(c10::ScalarType type) {
-  return type == c10::ScalarType::UInt16 || type == c10::ScalarType::UInt32 || type == c10::ScalarType::UInt64;
-}
 
 // A number's bytes, as the kernel takes them.
 struct Number {

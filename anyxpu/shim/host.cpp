@@ -13,6 +13,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <set>
 #include <unordered_map>
 
@@ -29,6 +30,7 @@ namespace {
 using at::Tensor;
 using c10::FunctionSchema;
 using c10::IValue;
+using c10::ScalarType;
 using torch::jit::Stack;
 
 // --- what schemas do not say --------------------------------------------------------------------------------
@@ -103,6 +105,48 @@ const std::set<std::string> kWidened = {
     "aten::replication_pad3d_backward.grad_input",
     "aten::segment_reduce",
 };
+
+// Types that these operators have on Intel's devices and whose CPU kernels lack them: those get the next wider one.
+// Names without overload, of functional, in-place and `out=` forms.
+const std::map<ScalarType, std::set<std::string>> kLacking = {
+    {ScalarType::ComplexHalf, {"_fft_c2c", "_fft_c2r", "acos",          "acosh",     "addcdiv", "addcmul",
+                               "angle",    "asin",     "asinh",         "atan",      "atanh",   "cos",
+                               "cosh",     "cumsum",   "cumprod",       "div",       "exp",     "expm1",
+                               "lerp",     "log",      "log10",         "log1p",     "log2",    "mean",
+                               "nansum",   "pow",      "prod",          "sgn",       "sigmoid", "sigmoid_backward",
+                               "sin",      "sinh",     "sqrt",          "rsqrt",     "sum",     "tan",
+                               "tanh",     "trace",    "tanh_backward", "reciprocal"}},
+    {ScalarType::Half,
+     {"_fft_c2r", "_fft_r2c", "_upsample_bicubic2d_aa", "_upsample_bicubic2d_aa_backward", "_upsample_bilinear2d_aa",
+      "_upsample_bilinear2d_aa_backward", "_upsample_lanczos2d_aa", "_upsample_lanczos2d_aa_backward", "avg_pool3d",
+      "avg_pool3d_backward", "multi_margin_loss", "multi_margin_loss_backward", "multilabel_margin_loss_forward",
+      "multilabel_margin_loss_backward", "rrelu_with_noise", "rrelu_with_noise_backward"}},
+    {ScalarType::BFloat16,
+     {"_upsample_bicubic2d_aa", "_upsample_bicubic2d_aa_backward", "_upsample_bilinear2d_aa",
+      "_upsample_bilinear2d_aa_backward", "_upsample_lanczos2d_aa", "_upsample_lanczos2d_aa_backward", "avg_pool3d",
+      "avg_pool3d_backward", "multi_margin_loss", "multi_margin_loss_backward", "multilabel_margin_loss_forward",
+      "multilabel_margin_loss_backward"}},
+    {ScalarType::Bool, {"abs", "trace"}},
+};
+
+// Operators that put elements elsewhere, whatever these are: unsigned integers beyond 8 bits, which few CPU kernels
+// have, go through as signed ones of the same bits.
+const std::set<std::string> kMoves = {
+    "_index_put_impl_", "flip",           "gather",        "index_copy", "index_put",
+    "index_select",     "masked_scatter", "masked_select", "put",        "roll",
+    "scatter",          "take",           "tril",          "triu",       "unfold_backward",
+    "repeat_interleave"};
+
+// The same, where only the elements' being zero or not is asked: their results are no such elements.
+const std::set<std::string> kAsks = {"count_nonzero", "nonzero", "nonzero_static"};
+
+// A name without namespace, overload and the mark of the in-place form.
+std::string base_of(const std::string& name) {
+  std::string base = name.substr(name.find("::") + 2);
+  base = base.substr(0, base.find('.'));
+  if (base.size() > 1 && base.back() == '_' && base.front() != '_') base.pop_back();
+  return base;
+}
 
 template <class Table, class Value>
 bool listed(const Table& table, const std::string& op, const Value& value) {
@@ -273,19 +317,31 @@ bool to_host_arguments(const c10::OperatorHandle& op, const std::string& name, H
   return generator;
 }
 
-// For an operator of kWidened: its arguments of 16 bits in f32, and afterwards its results and what it wrote back.
+// Of what a CPU kernel lacks, or adds up badly: its arguments in another type, and afterwards its results and what it
+// wrote back.
 class Widened {
  public:
   Widened(const FunctionSchema& schema, const std::string& name, Stack& arguments) {
-    if (!kWidened.count(name) || !adds_up(schema, arguments)) return;
+    const std::string base = base_of(name);
+    adds_ = kWidened.count(name) > 0 && adds_up(schema, arguments);
+    const bool asks = kAsks.count(base) > 0;
+    moves_ = asks || kMoves.count(base) > 0;
+    for (const auto& [type, names] : kLacking)
+      if (names.count(base)) lacking_.push_back(type);
+    if (!adds_ && !moves_ && lacking_.empty()) return;
     for (size_t i = 0; i < arguments.size(); ++i) {
       const bool written = is_written(name, schema.arguments()[i]);
-      arguments[i] = map_tensors(arguments[i], [&](const Tensor& t) { return widen(t, written); });
+      if (arguments[i].isInt() && schema.arguments()[i].name() == "dtype") {
+        arguments[i] = wider(arguments[i].toScalarType());
+      } else {
+        arguments[i] = map_tensors(arguments[i], [&](const Tensor& t) { return widen(t, written); });
+      }
     }
+    if (asks) made_of_.clear();
   }
 
   void close(Stack& results) {
-    if (!narrow_) return;
+    if (made_of_.empty()) return;
     for (const auto& [twin, wide] : written_) {
       at::native::resize_output(twin, wide.sizes());
       twin.copy_(wide);
@@ -294,7 +350,9 @@ class Widened {
       result = map_tensors(result, [&](const Tensor& t) {
         for (const auto& [twin, wide] : written_)
           if (t.is_same(wide)) return twin;
-        return t.scalar_type() == at::kFloat && !t._is_zerotensor() ? t.to(*narrow_) : t;
+        const auto found = made_of_.find(t.scalar_type());
+        if (found == made_of_.end() || t._is_zerotensor()) return t;
+        return same_bits(t.scalar_type(), found->second) ? t.view(found->second) : t.to(found->second);
       });
     }
   }
@@ -310,15 +368,47 @@ class Widened {
     return true;
   }
 
+  static bool same_bits(ScalarType a, ScalarType b) {
+    return c10::elementSize(a) == c10::elementSize(b) && c10::isIntegralType(a, false) && c10::isIntegralType(b, false);
+  }
+
+  // The type that the kernel gets; what it makes of that type is of `type` again.
+  ScalarType wider(ScalarType type) {
+    const auto as = [&](ScalarType wide) {
+      made_of_[wide] = type;
+      return wide;
+    };
+    if (moves_) {
+      if (type == ScalarType::UInt16) return as(ScalarType::Short);
+      if (type == ScalarType::UInt32) return as(ScalarType::Int);
+      if (type == ScalarType::UInt64) return as(ScalarType::Long);
+    }
+    const bool lacking = std::find(lacking_.begin(), lacking_.end(), type) != lacking_.end();
+    if (type == ScalarType::ComplexHalf && lacking) {
+      made_of_[ScalarType::Float] = ScalarType::Half;
+      return as(ScalarType::ComplexFloat);
+    }
+    if ((type == ScalarType::Half || type == ScalarType::BFloat16) && (lacking || adds_)) {
+      if (type == ScalarType::Half) made_of_[ScalarType::ComplexFloat] = ScalarType::ComplexHalf;
+      return as(ScalarType::Float);
+    }
+    if (type == ScalarType::Bool && lacking) return as(ScalarType::Byte);
+    return type;
+  }
+
   Tensor widen(const Tensor& t, bool written) {
-    if (!t.defined() || (t.scalar_type() != at::kHalf && t.scalar_type() != at::kBFloat16)) return t;
-    narrow_ = t.scalar_type();
-    Tensor wide = t.to(at::kFloat);
+    if (!t.defined()) return t;
+    const ScalarType type = wider(t.scalar_type());
+    if (type == t.scalar_type()) return t;
+    if (same_bits(t.scalar_type(), type)) return t.view(type);
+    Tensor wide = t.to(type);
     if (written) written_.emplace_back(t, wide);
     return wide;
   }
 
-  std::optional<at::ScalarType> narrow_;
+  bool adds_ = false, moves_ = false;
+  std::vector<ScalarType> lacking_;
+  std::map<ScalarType, ScalarType> made_of_;
   std::vector<std::pair<Tensor, Tensor>> written_;
 };
 

@@ -65,6 +65,12 @@ bool fits(const c10::Scalar& value, ScalarType common) {
       return !c10::overflows<int16_t, int64_t>(number);
     case ScalarType::Char:
       return !c10::overflows<int8_t, int64_t>(number);
+    case ScalarType::UInt16:
+      return number >= 0 && !c10::overflows<uint16_t, int64_t>(number);
+    case ScalarType::UInt32:
+      return number >= 0 && !c10::overflows<uint32_t, int64_t>(number);
+    case ScalarType::UInt64:
+      return number >= 0;
     default:
       return number >= 0 && !c10::overflows<uint8_t, int64_t>(number);
   }
@@ -223,8 +229,7 @@ const char* usual_exponent(const c10::Scalar& value) {
 }
 
 bool takes(const Row& row, const Tensor& t, int operand) {
-  if (t.layout() != c10::kStrided || type_of(t.scalar_type()) == nullptr || unsigned_integer(t.scalar_type()))
-    return false;
+  if (t.layout() != c10::kStrided || type_of(t.scalar_type()) == nullptr) return false;
   if (t.scalar_type() != ScalarType::Bool || (row.kinds & kBools) != 0 || row.rule == Rule::promote_float ||
       row.rule == Rule::fill || row.rule == Rule::where)
     return true;
@@ -275,8 +280,7 @@ bool read(const Row& row, const c10::FunctionSchema& schema, at::ArrayRef<IValue
   }
   if (row.out >= 0) {
     call.out = given[row.out].toTensor();
-    if (!call.out.is_xpu() || call.out.layout() != c10::kStrided || type_of(call.out.scalar_type()) == nullptr ||
-        unsigned_integer(call.out.scalar_type()))
+    if (!call.out.is_xpu() || call.out.layout() != c10::kStrided || type_of(call.out.scalar_type()) == nullptr)
       return false;
   }
   if (row.rule == Rule::where) {
@@ -478,7 +482,7 @@ class Launch {
 // Whether the row computes with this common type, on this device.
 bool computes(const Row& row, const Call& call, ScalarType common, c10::DeviceIndex device) {
   const TypeName* type = type_of(common);
-  if (type == nullptr || unsigned_integer(common) || (row.kinds & type->kind) == 0) return false;
+  if (type == nullptr || (row.kinds & type->kind) == 0) return false;
   if (common == ScalarType::Double && properties(device).has_fp64 == 0) return false;
   for (int p = 0; p < call.params_count; ++p)
     if (!fits(call.params[p], common)) return false;

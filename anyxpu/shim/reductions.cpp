@@ -237,8 +237,7 @@ bool describe(const std::string& kind, const IValue* order, ScalarType type, std
       what->finish = "power_root";
     }
   }
-  if (type_of(type) == nullptr || type_of(common) == nullptr || unsigned_integer(type) || unsigned_integer(common))
-    return false;
+  if (type_of(type) == nullptr || type_of(common) == nullptr) return false;
   what->common = common;
   what->out = out;
   what->computed = common;

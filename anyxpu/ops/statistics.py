@@ -1,0 +1,74 @@
+"""Histograms of integers and sums without NaN of complex numbers, which the host lacks, of operators with kernels here.
+
+A function here returns ``NotImplemented`` for a call that it does not serve; the host then computes it, or raises what
+CPU torch raises.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Any:
+    """aten::histc of integers: how many elements lie in each of ``bins`` equal parts from min to max.
+
+    Args:
+        self: integers up to int64, of any shape.
+        min, max: the ends, both included; where they are equal, the least and the largest element.
+
+    Returns:
+        ``(bins,)`` of self's dtype. An element x counts in part ``(x - min) * bins // (max - min)``, as on CUDA.
+    """
+    if self.dtype not in _INTEGERS or bins <= 0 or min > max:
+        return NotImplemented
+    if self.numel() == 0:
+        return torch.zeros(bins, dtype=self.dtype, device=self.device)
+    low, high = int(min), int(max)
+    flat = self.reshape(-1).long()
+    if low == high:
+        low, high = int(flat.min()), int(flat.max())
+        if low == high:
+            low, high = low - 1, high + 1
+    counts = torch.zeros(bins, dtype=torch.int64, device=self.device)
+    inside = (flat >= low) & (flat <= high)
+    where = ((flat.clamp(low, high) - low) * bins // (high - low)).clamp(max=bins - 1)
+    return counts.scatter_add_(0, where, inside.long()).to(self.dtype)
+
+
+def histc_out(self: Tensor, bins: int = 100, min: float = 0, max: float = 0, *, out: Tensor) -> Any:
+    """aten::histc.out: :func:`histc` into ``out``, which is resized."""
+    if out.dtype != self.dtype or out.device != self.device:
+        return NotImplemented
+    made = histc(self, bins, min, max)
+    if made is NotImplemented:
+        return made
+    return out.resize_(made.shape).copy_(made)
+
+
+def nansum(
+    self: Tensor, dim: list[int] | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Any:
+    """aten::nansum of complex numbers: the sum over ``dim``, an element with NaN in either part being 0."""
+    if not self.is_complex():
+        return NotImplemented
+    return torch.where(torch.isnan(self), 0, self).sum(dim, keepdim, dtype=dtype)
+
+
+def nansum_out(
+    self: Tensor,
+    dim: list[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+    out: Tensor,
+) -> Any:
+    """aten::nansum.out: :func:`nansum` into ``out``, which is resized."""
+    if not self.is_complex() or out.device != self.device:
+        return NotImplemented
+    made = nansum(self, dim, keepdim, dtype=dtype or out.dtype)
+    return out.resize_(made.shape).copy_(made)
