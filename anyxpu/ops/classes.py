@@ -15,7 +15,14 @@ from anyxpu.shim import lib
 
 VARIABLE = "ANYXPU_EAGER"
 # Family -> the module whose `source(*words)` makes the triton.compiler.ASTSource of a class.
-_FAMILIES = {"pointwise": "pointwise", "reduction": "reductions", "softmax": "reductions", "indexing": "indexing"}
+_FAMILIES = {
+    "pointwise": "pointwise",
+    "reduction": "reductions",
+    "softmax": "reductions",
+    "indexing": "indexing",
+    "channels": "channels",
+    "windows": "windows",
+}
 
 
 def register() -> None:
@@ -49,11 +56,16 @@ def provide(device: int, family: str, words: tuple[Any, ...]) -> tuple[Any, int,
     return made.kernel, made.lanes, made.operations, list(made.assertions)
 
 
+def module_of(family: str) -> str:
+    """The module that makes a family's kernels."""
+    return f"anyxpu.ops.{_FAMILIES[family]}"
+
+
 def build(device: int, family: str, words: tuple[Any, ...]) -> prepared.Prepared:
     """The kernel that these arguments of :func:`provide` name; compiled where it is not on disk."""
 
     def source() -> Any:
-        return importlib.import_module(f"anyxpu.ops.{_FAMILIES[family]}").source(*words)
+        return importlib.import_module(module_of(family)).source(*words)
 
     return prepared.prepare(device, _name(family, words), source, _warps(device))
 

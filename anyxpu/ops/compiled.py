@@ -27,6 +27,71 @@ TABLE: dict[str, str] = {
     "bernoulli.out": "random.bernoulli_out",
     "native_layer_norm": "norms.layer_norm",
     "native_layer_norm_backward": "norms.layer_norm_backward",
+    "native_batch_norm": "channels.batch_norm",
+    "native_batch_norm_backward": "channels.batch_norm_backward",
+    "_native_batch_norm_legit": "channels.batch_norm",
+    "_native_batch_norm_legit.no_stats": "channels.batch_norm_no_stats",
+    "native_group_norm": "channels.group_norm",
+    "native_group_norm_backward": "channels.group_norm_backward",
+    "max_pool2d_with_indices": "pooling.max_pool2d",
+    "max_pool2d_with_indices.out": "into pooling.max_pool2d",
+    "max_pool2d_with_indices_backward": "pooling.max_pool2d_backward",
+    "max_pool2d_with_indices_backward.grad_input": "into pooling.max_pool2d_backward",
+    "avg_pool2d": "pooling.avg_pool2d",
+    "avg_pool2d.out": "into pooling.avg_pool2d",
+    "avg_pool2d_backward": "pooling.avg_pool2d_backward",
+    "avg_pool2d_backward.grad_input": "into pooling.avg_pool2d_backward",
+    "_adaptive_avg_pool2d": "pooling.adaptive_avg_pool2d",
+    "_adaptive_avg_pool2d_backward": "pooling.adaptive_avg_pool2d_backward",
+    "max_pool3d_with_indices": "pooling.max_pool3d",
+    "max_pool3d_with_indices.out": "into pooling.max_pool3d",
+    "max_pool3d_with_indices_backward": "pooling.max_pool3d_backward",
+    "max_pool3d_with_indices_backward.grad_input": "into pooling.max_pool3d_backward",
+    "avg_pool3d": "pooling.avg_pool3d",
+    "avg_pool3d.out": "into pooling.avg_pool3d",
+    "avg_pool3d_backward": "pooling.avg_pool3d_backward",
+    "avg_pool3d_backward.grad_input": "into pooling.avg_pool3d_backward",
+    "_adaptive_avg_pool3d": "pooling.adaptive_avg_pool3d",
+    "_adaptive_avg_pool3d_backward": "pooling.adaptive_avg_pool3d_backward",
+    "adaptive_avg_pool2d.out": "into pooling.adaptive_avg_pool2d",
+    "adaptive_avg_pool3d.out": "into pooling.adaptive_avg_pool3d",
+    "adaptive_avg_pool3d_backward.grad_input": "into pooling.adaptive_avg_pool3d_backward",
+    "upsample_nearest1d": "resizing.nearest1d",
+    "upsample_nearest1d.out": "into resizing.nearest1d",
+    "upsample_nearest1d_backward": "resizing.nearest1d_backward",
+    "upsample_nearest1d_backward.grad_input": "into resizing.nearest1d_backward",
+    "_upsample_nearest_exact1d": "resizing.exact1d",
+    "_upsample_nearest_exact1d.out": "into resizing.exact1d",
+    "_upsample_nearest_exact1d_backward": "resizing.exact1d_backward",
+    "_upsample_nearest_exact1d_backward.grad_input": "into resizing.exact1d_backward",
+    "upsample_linear1d": "resizing.linear1d",
+    "upsample_linear1d.out": "into resizing.linear1d",
+    "upsample_linear1d_backward": "resizing.linear1d_backward",
+    "upsample_linear1d_backward.grad_input": "into resizing.linear1d_backward",
+    "upsample_nearest2d": "resizing.nearest2d",
+    "upsample_nearest2d.out": "into resizing.nearest2d",
+    "upsample_nearest2d_backward": "resizing.nearest2d_backward",
+    "upsample_nearest2d_backward.grad_input": "into resizing.nearest2d_backward",
+    "_upsample_nearest_exact2d": "resizing.exact2d",
+    "_upsample_nearest_exact2d.out": "into resizing.exact2d",
+    "_upsample_nearest_exact2d_backward": "resizing.exact2d_backward",
+    "_upsample_nearest_exact2d_backward.grad_input": "into resizing.exact2d_backward",
+    "upsample_bilinear2d": "resizing.bilinear2d",
+    "upsample_bilinear2d.out": "into resizing.bilinear2d",
+    "upsample_bilinear2d_backward": "resizing.bilinear2d_backward",
+    "upsample_bilinear2d_backward.grad_input": "into resizing.bilinear2d_backward",
+    "upsample_nearest3d": "resizing.nearest3d",
+    "upsample_nearest3d.out": "into resizing.nearest3d",
+    "upsample_nearest3d_backward": "resizing.nearest3d_backward",
+    "upsample_nearest3d_backward.grad_input": "into resizing.nearest3d_backward",
+    "_upsample_nearest_exact3d": "resizing.exact3d",
+    "_upsample_nearest_exact3d.out": "into resizing.exact3d",
+    "_upsample_nearest_exact3d_backward": "resizing.exact3d_backward",
+    "_upsample_nearest_exact3d_backward.grad_input": "into resizing.exact3d_backward",
+    "upsample_trilinear3d": "resizing.trilinear3d",
+    "upsample_trilinear3d.out": "into resizing.trilinear3d",
+    "upsample_trilinear3d_backward": "resizing.trilinear3d_backward",
+    "upsample_trilinear3d_backward.grad_input": "into resizing.trilinear3d_backward",
     "native_dropout": "random.dropout",
     "embedding_dense_backward": "indexing.embedding_dense_backward",
     "histc": "statistics.histc",
@@ -77,9 +142,14 @@ def _define() -> None:
     _defined[0].impl("_weight_float8_mm", lambda x, w, _: x.new_empty(x.shape[0], w.shape[0]), "Meta")
 
 
+def _path(function: str) -> str:
+    into = "into " if function.startswith("into ") else ""
+    return f"{into}anyxpu.ops.{function.removeprefix('into ')}"
+
+
 def register() -> None:
     """Put every operator of :data:`TABLE` on dispatch key XPU. Compiles nothing and starts no driver."""
-    serve.register({name: f"anyxpu.ops.{function}" for name, function in TABLE.items()}, "compiled")
+    serve.register({name: _path(function) for name, function in TABLE.items()}, "compiled")
     serve.register({name: f"anyxpu.ops.{path}" for name, path in TORCHAO.items()}, "compiled", namespace="torchao")
     _define()
     serve.register({name: f"anyxpu.ops.{path}" for name, (_, path) in OWN.items()}, "compiled", namespace="anyxpu")

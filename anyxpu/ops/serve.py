@@ -21,7 +21,8 @@ def register(table: dict[str, str], way: str, decline: Decline | None = None, na
 
     Args:
         table: operator (without its namespace) -> the function that serves it, as ``"anyxpu.ops.sorting.topk"``. It
-            returns ``NotImplemented`` for a call that it declines.
+            returns ``NotImplemented`` for a call that it declines. ``"into anyxpu.ops.pooling.avg_pool2d"``: of an
+            ``out=`` form, the function of the functional one, whose results are written into ``out``.
         way: how they are counted: ``library`` or ``compiled``.
         decline: what becomes of a declined call; :func:`to_host` where None.
         namespace: of the operators; only those of ``aten`` may be declined.
@@ -42,9 +43,13 @@ def _served(name: str, path: str, way: str, decline: Decline, namespace: str) ->
     def call(*args: Any, **kwargs: Any) -> Any:
         nonlocal kernel, count
         if kernel is None or count is None:
-            module, _, function = path.rpartition(".")
+            module, _, function = path.removeprefix("into ").rpartition(".")
             count = lib().OpCount(f"{namespace}::{name}", way)
             kernel = getattr(importlib.import_module(module), function)
+            if path.startswith("into "):
+                base, _, overload = name.partition(".")
+                schema = torch._C._get_schema(f"{namespace}::{base}", overload)
+                kernel = _into(kernel, [a.name for a in schema.arguments if a.is_out])
         result = kernel(*args, **kwargs)
         if result is NotImplemented:
             return decline(name, args, kwargs)
@@ -52,6 +57,33 @@ def _served(name: str, path: str, way: str, decline: Decline, namespace: str) ->
         return result
 
     return call
+
+
+def _into(function: Kernel, names: list[str]) -> Kernel:
+    """The ``out=`` form of a functional operator's function: ``names`` are its outs, which are resized."""
+
+    def written(*args: Any, **kwargs: Any) -> Any:
+        outs = [kwargs.pop(name) for name in names]
+        made = function(*args, **kwargs)
+        if made is NotImplemented:
+            return made
+        results = made if isinstance(made, tuple) else (made,)
+        if any((out.dtype, out.device) != (r.dtype, r.device) for out, r in zip(outs, results, strict=True)):
+            return NotImplemented  # which torch refuses
+        for out, result in zip(outs, results, strict=True):
+            if out.shape != result.shape:
+                out.resize_(result.shape, memory_format=_format(result))
+            out.copy_(result)
+        return tuple(outs) if isinstance(made, tuple) else outs[0]
+
+    return written
+
+
+def _format(t: torch.Tensor) -> torch.memory_format:
+    for format, dims in ((torch.channels_last, 4), (torch.channels_last_3d, 5)):
+        if t.dim() == dims and not t.is_contiguous() and t.is_contiguous(memory_format=format):
+            return format
+    return torch.contiguous_format
 
 
 def to_host(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

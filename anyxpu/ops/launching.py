@@ -1,0 +1,71 @@
+"""Launches of signature classes' kernels from Python: for operators whose own work is large beside a call of Python."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from anyxpu.ops import classes
+from anyxpu.shim import lib
+
+Launch = Callable[..., None]
+"""``(groups, *arguments)``: enqueues the kernel on the current stream of its device."""
+
+_made: dict[tuple[Any, ...], Launch] = {}
+
+
+def kernel(device: int, family: str, *words: Any) -> Launch | None:
+    """How to launch the kernel that these words name.
+
+    Args:
+        device: ordinal.
+        family: of :mod:`anyxpu.ops.classes`, whose module has ``arguments(*words)``: the types of what the kernel
+            takes, in order.
+        words: what the family's ``source`` takes; strings, numbers, and tuples of them.
+
+    Returns:
+        None where the device does not run it, or the host is to serve while it is built.
+    """
+    key = (device, family, words)
+    found = _made.get(key)
+    if found is None:
+        made = classes.provide(device, family, words)
+        if not made:
+            return None
+        found = _made[key] = _launch(device, family, words, made)  # type: ignore[arg-type]
+    return found
+
+
+def _launch(device: int, family: str, words: tuple[Any, ...], made: tuple[Any, int, int, list[str]]) -> Launch:
+    handle, lanes, operations, messages = made
+    types = importlib.import_module(classes.module_of(family)).arguments(*words)
+    # How often its loops go round is the caller's to know: taken to be as much as is queued.
+    launcher = lib().Launcher(types, (lanes, 1, 1), 0, ((max(operations, 1) * _ROUNDS, ()),), messages)
+    queue = torch._C._xpu_getCurrentRawStream
+
+    def launch(groups: int, *arguments: Any) -> None:
+        launcher(groups, 1, 1, queue(device), handle, *arguments)
+
+    return launch
+
+
+_ROUNDS = 16
+
+
+def programs(device: int) -> int:
+    """How many work-groups keep a device busy."""
+    properties = lib().properties(device)
+    return 2 * int(properties.max_compute_units) if properties.type == "cpu" else 512
+
+
+def on_cpu(device: int) -> bool:
+    """Is it a CPU device, whose programs are loops over few registers?"""
+    return bool(lib().properties(device).type == "cpu")
+
+
+def power_of_two(n: int, least: int, most: int) -> int:
+    """The least power of two from n on, within bounds that are powers of two."""
+    return min(max(least, 1 << max(n - 1, 0).bit_length()), most)

@@ -1,0 +1,169 @@
+"""Launches of ``window_kernels.py``: what pooling and resizing have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from anyxpu.ops import classes, launching
+from anyxpu.ops.current_device import current
+from anyxpu.shim import lib
+
+_NAMES = {
+    torch.float32: "fp32",
+    torch.float64: "fp64",
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.int64: "i64",
+    torch.uint8: "u8",
+}
+_MOST = 2**31 - 2**16  # elements, that kernels count in 32 bits
+
+# What each kernel takes beside its pointers and sizes: integers, and numbers (`#`).
+_TAKES = {
+    "max_pool": "",
+    "max_pool_backward": "",
+    "avg_pool": "i",
+    "avg_pool_backward": "i",
+    "adaptive_avg_pool": "iii",
+    "adaptive_avg_pool_backward": "iii",
+    "nearest": "###",
+    "nearest_backward": "iii###",
+    "linear": "###",
+    "linear_backward": "iii###",
+}
+_SIZES = 9  # rows, how many a program takes, C, and the sizes of source and result
+_STEP = 4096  # elements that a CPU's program makes
+
+
+def arguments(kernel: str, types: Sequence[str], constants: Sequence[tuple[str, Any]]) -> list[str]:
+    """The types of what a kernel takes; words as for :func:`source`."""
+    kinds = {"i": "i32", "#": dict(constants)["OP"]}
+    return [f"*{t}" for t in types] + ["i32"] * _SIZES + [kinds[letter] for letter in _TAKES[kernel]]
+
+
+def source(kernel: str, types: Sequence[str], constants: Sequence[tuple[str, Any]]) -> Any:
+    """What to compile for one signature class.
+
+    Args:
+        kernel: of ``window_kernels.py``.
+        types: what its pointers point to, in order.
+        constants: names and values; ``OP`` names the type that is computed in.
+
+    Returns:
+        A ``triton.compiler.ASTSource``.
+    """
+    from triton.compiler import ASTSource
+
+    from anyxpu.ops import window_kernels
+
+    function = getattr(window_kernels, kernel)
+    values: dict[str, Any] = {n: tuple(value) if isinstance(value, (list, tuple)) else value for n, value in constants}
+    values["OP"] = classes.dtypes()[str(values["OP"])]
+    taken = [name for name in function.arg_names if name not in values]
+    signature = dict(zip(taken, arguments(kernel, types, constants), strict=True))
+    return ASTSource(function, signature | dict.fromkeys(values, "constexpr"), values, {})
+
+
+class Source(NamedTuple):
+    """A tensor as kernels see it.
+
+    Attributes:
+        tensor: dense.
+        planes: of N and C together; last: of N.
+        channels: 1, but for last.
+        sizes: of (D, H, W).
+        last: whether channels are the fastest.
+        dims: how many of D, H and W it has.
+    """
+
+    tensor: Tensor
+    planes: int
+    channels: int
+    sizes: tuple[int, int, int]
+    last: bool
+    dims: int
+
+    @property
+    def format(self) -> torch.memory_format:
+        if not self.last:
+            return torch.contiguous_format
+        return torch.channels_last if self.dims == 2 else torch.channels_last_3d
+
+    def empty(self, sizes: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
+        """Memory for a result of other sizes of (D, H, W), in this format."""
+        x = self.tensor
+        shape = (*x.shape[: x.dim() - self.dims], *sizes[3 - self.dims :])
+        return torch.empty(shape, dtype=dtype or x.dtype, device=x.device, memory_format=self.format)
+
+
+def read(x: Tensor, dims: int, like: Source | None = None, integers: bool = False) -> Source | None:
+    """A tensor ``(N, C, *)`` or ``(C, *)`` of so many further dimensions.
+
+    Args:
+        x: bf16, f16, f32 or f64; of uint8 too with ``integers``.
+        like: the format is its, rather than x's own.
+
+    Returns:
+        None where kernels do not take it.
+    """
+    if x.dtype not in _NAMES or not (x.is_floating_point() or (integers and x.dtype is torch.uint8)):
+        return None
+    if x.dim() not in (dims + 1, dims + 2) or not 0 < x.numel() <= _MOST:
+        return None
+    if x.dtype is torch.float64 and not lib().properties(x.get_device()).has_fp64:
+        return None
+    last = False
+    if x.dim() == dims + 2 and dims > 1:
+        format = torch.channels_last if dims == 2 else torch.channels_last_3d
+        last = like.last if like is not None else not x.is_contiguous() and x.is_contiguous(memory_format=format)
+    x = x.contiguous(memory_format=format) if last else x.contiguous()
+    sizes = (1,) * (3 - dims) + tuple(x.shape[x.dim() - dims :])
+    planes = prod(x.shape[: x.dim() - dims])
+    channels = x.shape[1] if last else 1
+    return Source(x, planes // channels, channels, sizes, last, dims)  # type: ignore[arg-type]
+
+
+def launch(
+    kernel: str,
+    pointers: Sequence[Tensor],
+    walked: Source,
+    over: Sequence[int],
+    source: Sequence[int],
+    result: Sequence[int],
+    *numbers: Any,
+    **constants: Any,
+) -> bool:
+    """Launch a kernel over elements of sizes ``over``; False where it is not there.
+
+    Args:
+        pointers: what it takes first, in order.
+        walked: whose planes, channels and format they have.
+        over: sizes of (D, H, W) of what it writes.
+        source, result: the same of what it takes for x's and for the result's.
+        numbers: what it takes behind the sizes.
+        constants: its own.
+    """
+    device = walked.tensor.get_device()
+    width = walked.channels if walked.last else over[2]
+    rows = walked.planes * over[0] * over[1] * (over[2] if walked.last else 1)
+    if max(rows * width, walked.planes * walked.channels * prod(source)) > _MOST:
+        return False
+    lanes = launching.power_of_two(width, 8, 64)
+    tall = max(1, (64 if launching.on_cpu(device) else 512) // lanes)
+    down = max(1, min(_STEP // lanes, -(-rows // launching.programs(device))) // tall) * tall
+    down = down if launching.on_cpu(device) else tall
+    computed = torch.float64 if walked.tensor.dtype is torch.float64 else torch.float32
+    types = tuple(_NAMES[t.dtype] for t in pointers)
+    words = (("OP", _NAMES[computed]), ("LAST", walked.last), *constants.items(), ("R", tall), ("L", lanes))
+    run = launching.kernel(device, "windows", kernel, types, words)
+    if run is None:
+        return False
+    groups = -(-rows // down) * -(-width // lanes)
+    with current(walked.tensor.device):
+        run(groups, *pointers, rows, down, walked.channels, *source, *result, *numbers)
+    return True
