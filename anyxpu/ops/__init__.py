@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from anyxpu.ops import attention, classes, compiled, indexing, kernels, pointwise, recurrent, reductions, registry
+from anyxpu.ops import (
+    attention,
+    classes,
+    compiled,
+    foreach,
+    indexing,
+    kernels,
+    pointwise,
+    recurrent,
+    reductions,
+    registry,
+)
 from anyxpu.shim import lib
 
 if TYPE_CHECKING:  # not for the sake of one name: it loads what `import torch` does without
@@ -29,6 +40,7 @@ def register() -> None:
     pointwise.register()
     reductions.register()
     indexing.register()
+    foreach.register()
     classes.register()
     if importlib.util.find_spec("anyxpu.ops.library"):
         library = importlib.import_module("anyxpu.ops.library")

@@ -180,8 +180,8 @@ def _moments(
         return None
     alike = -(-at.c // parts.lanes) if at.last else at.c
     sizes = (at.n, at.c, at.s, parts.across, parts.n, parts.s)
-    find(parts.number * alike, x, means, squares, *sizes)
-    finish(-(-at.c // _LINE), means, squares, mean, rstd, *moved, *sizes, parts.number, eps, momentum)
+    find(parts.number * alike, x.numel(), x, means, squares, *sizes)
+    finish(-(-at.c // _LINE), means.numel(), means, squares, mean, rstd, *moved, *sizes, parts.number, eps, momentum)
     return mean, rstd
 
 
@@ -210,7 +210,7 @@ def _normalized(
     )  # fmt: skip
     if run is None:
         return None
-    run(steps.groups, *tensors, rows, at.c, at.s, depth, steps.down, steps.across, eps or 0.0)
+    run(steps.groups, x.numel(), *tensors, rows, at.c, at.s, depth, steps.down, steps.across, eps or 0.0)
     return out
 
 
@@ -225,7 +225,7 @@ def _products(
     if run is None:
         return None
     alike = -(-at.c // parts.lanes) if at.last else at.c
-    run(parts.number * alike, *tensors, at.n, at.c, at.s, depth, parts.across, parts.n, parts.s)
+    run(parts.number * alike, x.numel(), *tensors, at.n, at.c, at.s, depth, parts.across, parts.n, parts.s)
     return sums, dots
 
 
@@ -252,7 +252,7 @@ def _gradient(
     )  # fmt: skip
     if run is None:
         return None
-    run(steps.groups, *tensors, rows, at.c, at.s, depth, steps.down, steps.across, eps or 0.0)
+    run(steps.groups, x.numel(), *tensors, rows, at.c, at.s, depth, steps.down, steps.across, eps or 0.0)
     return out
 
 
@@ -366,7 +366,7 @@ def batch_norm_backward(
             )  # fmt: skip
             if not found or not finish:
                 return NotImplemented
-            finish(-(-at.c // _LINE), *found, *tensors, at.c, found[0].shape[0], at.n * at.s, eps)
+            finish(-(-at.c // _LINE), found[0].numel(), *found, *tensors, at.c, found[0].shape[0], at.n * at.s, eps)
         made = None
         if asked[0]:
             made = _gradient(kernels, grad, x, at, *statistics, weight, first, second, 0, variance)  # type: ignore[arg-type]

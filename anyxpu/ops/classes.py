@@ -22,7 +22,10 @@ _FAMILIES = {
     "indexing": "indexing",
     "channels": "channels",
     "windows": "windows",
+    "foreach": "foreach",
 }
+# Of these, kernels write where tables in memory say, and the shim notes it.
+_BY_TABLES = ("foreach",)
 
 
 def register() -> None:
@@ -67,7 +70,7 @@ def build(device: int, family: str, words: tuple[Any, ...]) -> prepared.Prepared
     def source() -> Any:
         return importlib.import_module(module_of(family)).source(*words)
 
-    return prepared.prepare(device, _name(family, words), source, _warps(device))
+    return prepared.prepare(device, _name(family, words), source, _warps(device), family in _BY_TABLES)
 
 
 def dtypes() -> dict[str, Any]:

@@ -94,6 +94,7 @@ TABLE: dict[str, str] = {
     "upsample_trilinear3d_backward.grad_input": "into resizing.trilinear3d_backward",
     "native_dropout": "random.dropout",
     "embedding_dense_backward": "indexing.embedding_dense_backward",
+    "_amp_update_scale_": "statistics.amp_update_scale_",
     "histc": "statistics.histc",
     "histc.out": "statistics.histc_out",
     "nansum": "statistics.nansum",

@@ -12,7 +12,7 @@ from anyxpu.ops import classes
 from anyxpu.shim import lib
 
 Launch = Callable[..., None]
-"""``(groups, *arguments)``: enqueues the kernel on the current stream of its device."""
+"""``(groups, elements, *arguments)``: enqueues the kernel on the current stream of its device; it makes that many."""
 
 _made: dict[tuple[Any, ...], Launch] = {}
 
@@ -42,17 +42,24 @@ def kernel(device: int, family: str, *words: Any) -> Launch | None:
 def _launch(device: int, family: str, words: tuple[Any, ...], made: tuple[Any, int, int, list[str]]) -> Launch:
     handle, lanes, operations, messages = made
     types = importlib.import_module(classes.module_of(family)).arguments(*words)
-    # How often its loops go round is the caller's to know: taken to be as much as is queued.
-    launcher = lib().Launcher(types, (lanes, 1, 1), 0, ((max(operations, 1) * _ROUNDS, ()),), messages)
+    # Of little work the calling thread does all itself; of that of which nothing is said, never.
+    at_once, queued = (lib().Launcher(types, (lanes, 1, 1), 0, work, messages) for work in (((1, ()),), ()))
+    most = _LITTLE * _tile(words) // max(operations, 1)
     queue = torch._C._xpu_getCurrentRawStream
 
-    def launch(groups: int, *arguments: Any) -> None:
-        launcher(groups, 1, 1, queue(device), handle, *arguments)
+    def launch(groups: int, elements: int, *arguments: Any) -> None:
+        (at_once if elements <= most else queued)(groups, 1, 1, queue(device), handle, *arguments)
 
     return launch
 
 
-_ROUNDS = 16
+_LITTLE = 10**6  # operations
+
+
+def _tile(words: Any) -> int:
+    """Elements of a tile, of the words' R and L."""
+    constants: dict[str, Any] = dict(word for word in words[-1] if isinstance(word, tuple))
+    return int(constants.get("R", 1) * constants.get("L", 1))
 
 
 def programs(device: int) -> int:

@@ -46,7 +46,7 @@ Source = Callable[[], Any]
 """Makes the ``triton.compiler.ASTSource`` of a kernel; called where it has to be compiled alone."""
 
 
-def prepare(device: int, name: str, source: Source, warps: int) -> Prepared:
+def prepare(device: int, name: str, source: Source, warps: int, addresses: bool = False) -> Prepared:
     """The kernel of that name for a device: from disk, or compiled and put there.
 
     Args:
@@ -54,12 +54,13 @@ def prepare(device: int, name: str, source: Source, warps: int) -> Prepared:
         name: says all that distinguishes this kernel from others of the same sources (:func:`_sources`).
         source: what to compile.
         warps: sub-groups of a work-group; a CPU device takes one.
+        addresses: whoever launches it says itself what it writes beyond its arguments (``kept_copies.h``).
 
     Raises:
         KernelError: it does not compile; its source is left on disk.
     """
     path = _path(device, name, warps)
-    return found(device, name, warps) or _load(device, _make(device, path, source, warps))
+    return found(device, name, warps) or _load(device, _make(device, path, source, warps, addresses))
 
 
 def found(device: int, name: str, warps: int) -> Prepared | None:
@@ -100,7 +101,7 @@ def _triton() -> str:
     return importlib.metadata.version("triton")
 
 
-def _make(device: int, path: Any, source: Source, warps: int) -> bytes:
+def _make(device: int, path: Any, source: Source, warps: int, addresses: bool) -> bytes:
     global _compiled
     import triton
 
@@ -110,11 +111,10 @@ def _make(device: int, path: Any, source: Source, warps: int) -> bytes:
 
     made = triton.compile(source(), target=target_of(device), options={"num_warps": warps, "debug": True})
     about = made.metadata
-    if about.makes_addresses:
+    if about.makes_addresses and not addresses:
         raise KernelError(about.name, "", "an eager operator's kernel makes no addresses of its own")
-    # What a work-group does where each of its loops goes round once: their bounds are the caller's to know.
-    operations = sum(count for count, _ in about.work)
-    head = {"name": c_name(about.name), "lanes": about.num_warps * about.warp_size, "operations": operations}
+    # How often loops go round is the caller's to know.
+    head = {"name": c_name(about.name), "lanes": about.num_warps * about.warp_size, "operations": about.work_once}
     head["assertions"] = list(about.assertions)
     payload = json.dumps(head).encode() + b"\n" + bytes(made.asm[BINARY_EXT])
     _compiled += 1

@@ -1,4 +1,4 @@
-"""Histograms of integers and sums without NaN of complex numbers, which the host lacks, of operators with kernels here.
+"""Operators made of others that have kernels here: what the host lacks, or what is not worth a kernel.
 
 A function here returns ``NotImplemented`` for a call that it does not serve; the host then computes it, or raises what
 CPU torch raises.
@@ -72,3 +72,33 @@ def nansum_out(
         return NotImplemented
     made = nansum(self, dim, keepdim, dtype=dtype or out.dtype)
     return out.resize_(made.shape).copy_(made)
+
+
+def amp_update_scale_(
+    scale: Tensor,
+    tracker: Tensor,
+    found: Tensor,
+    growth: float,
+    backoff: float,
+    interval: int,
+) -> Any:
+    """aten::_amp_update_scale_: the scale of ``torch.amp.GradScaler`` for the next step.
+
+    Args:
+        scale: float32, one element; times ``backoff`` where ``found`` is not 0, and times ``growth``, if that is
+            finite, after ``interval`` steps in which it was.
+        tracker: int32, one element: such steps since the scale last changed.
+        found: float32, one element.
+    """
+    if (scale.dtype, tracker.dtype, found.dtype) != (torch.float32, torch.int32, torch.float32):
+        return NotImplemented
+    if any(t.numel() != 1 or t.device != scale.device for t in (tracker, found)):
+        return NotImplemented
+    lost = found.view(()) != 0
+    steps = torch.where(lost, 0, tracker.view(()) + 1)
+    due = steps == interval
+    grown = scale.view(()) * growth
+    made = torch.where(due & torch.isfinite(grown), grown, scale.view(()))
+    tracker.view(()).copy_(torch.where(due, 0, steps))
+    scale.view(()).copy_(torch.where(lost, scale.view(()) * backoff, made))
+    return scale

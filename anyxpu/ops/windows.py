@@ -165,5 +165,5 @@ def launch(
         return False
     groups = -(-rows // down) * -(-width // lanes)
     with current(walked.tensor.device):
-        run(groups, *pointers, rows, down, walked.channels, *source, *result, *numbers)
+        run(groups, rows * width, *pointers, rows, down, walked.channels, *source, *result, *numbers)
     return True

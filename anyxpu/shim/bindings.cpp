@@ -253,6 +253,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   anyxpu::bind_pointwise(m);
   anyxpu::bind_reductions(m);
   anyxpu::bind_indexing(m);
+  anyxpu::bind_foreach(m);
   anyxpu::bind_distributed(m);
   anyxpu::bind_finishing(m);
   anyxpu::bind_sharing(m);

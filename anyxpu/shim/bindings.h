@@ -10,6 +10,7 @@ void bind_memory(pybind11::module_& m);       // allocator, pinned memory
 void bind_launch(pybind11::module_& m);       // modules, kernels, launchers
 void bind_indexing(pybind11::module_& m);     // taking by an index, joining
 void bind_reductions(pybind11::module_& m);   // sums and the like, softmax
+void bind_foreach(pybind11::module_& m);      // operators on lists of tensors, optimizers
 void bind_classes(pybind11::module_& m);      // kernels of signature classes
 void bind_pointwise(pybind11::module_& m);    // operators by compiled kernels
 void bind_ops(pybind11::module_& m);          // structural operators, host fallback

@@ -4,6 +4,7 @@
 #include <ATen/WrapDimUtils.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/result_type.h>
 #include <c10/core/DeviceGuard.h>
@@ -132,6 +133,22 @@ bool take_call(const Served& served, const c10::FunctionSchema& schema, at::Arra
 // Torch leaves out tensors of the one size 0, whatever the others' dimensions are.
 bool nothing(const Tensor& t) { return t.dim() == 1 && t.size(0) == 0; }
 
+// All parts as one tensor of one dimension, where they are slices of the slowest dimension of one block of memory, one
+// behind the other: so are the norms of a list of tensors.
+Tensor neighbours(const std::vector<Tensor>& parts, int64_t dim, ScalarType type) {
+  if (dim != 0 || parts.size() < 2) return {};
+  const Tensor& first = parts[0];
+  int64_t count = 0;
+  for (const Tensor& t : parts) {
+    if (t.scalar_type() != type || !t.is_contiguous() || t.is_conj() || t.is_neg() ||
+        t.storage().unsafeGetStorageImpl() != first.storage().unsafeGetStorageImpl() ||
+        t.storage_offset() != first.storage_offset() + count)
+      return {};
+    count += t.numel();
+  }
+  return first.as_strided({count}, {1});
+}
+
 bool cat_call(const c10::FunctionSchema& schema, at::ArrayRef<IValue> given, Tensor* result) {
   const bool into = schema.arguments().back().is_out();
   std::vector<Tensor> parts;
@@ -171,6 +188,10 @@ bool cat_call(const c10::FunctionSchema& schema, at::ArrayRef<IValue> given, Ten
     if (result->sizes() != at::IntArrayRef(shape)) return false;  // the host resizes, in the format that torch gives it
   } else {
     *result = at::empty(shape, parts[0].options().dtype(type).memory_format(*format));
+  }
+  if (const Tensor whole = neighbours(parts, dim, type); whole.defined()) {
+    copy_tensor(*result, whole.view(shape), true);
+    return true;
   }
   int64_t at = 0;
   for (const Tensor& t : parts) {

@@ -255,7 +255,7 @@ class IntelBackend(BaseBackend):
             raise KernelError(str(metadata.get("name", "")), path, message) from error
         metadata["name"] = rendered.name
         metadata["shared"] = rendered.shared_bytes
-        metadata["work"] = rendered.work
+        metadata["work"], metadata["work_once"] = rendered.work, rendered.once
         metadata["assertions"] = rendered.assertions
         metadata["makes_addresses"] = rendered.makes_addresses
         # Of a TTGIR file they are the file's, whatever the options for this device would be.

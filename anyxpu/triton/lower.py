@@ -113,6 +113,7 @@ class Rendered:
         name: the kernel's in the text.
         shared_bytes: of local memory that it declares.
         work: what one of its work-groups does (see :func:`anyxpu.triton.work.terms`).
+        once: the same, where each loop goes round once (see :func:`anyxpu.triton.work.once`).
         assertions: their messages; a kernel that has some takes their record and its number as its last arguments.
         warps, lanes: sub-groups of a work-group, and work-items of a sub-group.
         makes_addresses: of integers, so that it may write where none of its arguments points.
@@ -122,6 +123,7 @@ class Rendered:
     name: str
     shared_bytes: int
     work: tuple[work.Term, ...]
+    once: int
     assertions: tuple[str, ...]
     warps: int
     lanes: int
@@ -151,7 +153,7 @@ def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True, stages: int = 1
         by_tiles = dialect.outer and not engine
         name_unit_dimensions(function)
         decide_masks(function)
-        amount = work.terms(function)
+        amount, once = work.terms(function), work.once(function)
         if engine:
             prefetch.insert(function, lanes, warps, stages)
         if engine and dialect.block_io:
@@ -191,6 +193,7 @@ def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True, stages: int = 1
         function.name,
         emitter.shared_bytes + array_bytes + sum(size for _, size in emitter.buffers),
         amount,
+        once,
         tuple(emitter.assertions),
         warps,
         lanes,

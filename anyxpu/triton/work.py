@@ -73,6 +73,29 @@ def terms(function: Function) -> tuple[Term, ...]:
     return tuple((operations, loops) for loops, operations in found.items() if operations)
 
 
+def once(function: Function) -> int:
+    """Operations of one work-group where each of its loops goes round once, but those that count to a constant."""
+    assert function.body is not None
+    return _once(function.body, {})
+
+
+def _once(region: Region, bounds: dict[Value, int | tuple[int]]) -> int:
+    total = 0
+    for block in region.blocks:
+        for op in block.ops:
+            if op.name == "arith.constant" and isinstance(op.attrs.get("value"), int):
+                bounds[op.result] = int(op.attrs["value"])
+            elif op.name in ("scf.for", "scf.while", "scf.if"):
+                try:
+                    rounds, _ = _rounds(op, bounds) if op.name == "scf.for" else (1, ())
+                except _Unknown:
+                    rounds = 1
+                total += rounds * sum(_once(inner, bounds) for inner in op.regions)
+            elif op.name not in _UNKNOWN:
+                total += _operations(op)
+    return total
+
+
 def _count(
     region: Region,
     times: int,
