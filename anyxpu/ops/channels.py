@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from anyxpu.ops import classes, launching
+from anyxpu.ops import launching
 from anyxpu.ops.current_device import current
 from anyxpu.shim import lib
 
@@ -21,45 +21,32 @@ _MOST = 2**31 - 2**16  # elements, that kernels count in 32 bits
 _PART = 1 << 16  # elements of a part, whose second reading is to find them in a cache
 _STEP = 1 << 14  # elements that a CPU's program goes through, where it only maps them
 
-# What each kernel takes: pointers, of the type that the words give in their place; integers; numbers (`#`).
+# What each kernel takes behind its pointers.
 _TAKES = {
-    "moments": "*** N C S PS CN CS",
-    "statistics": "****** N C S PS CN CS parts # #",
-    "normalized": "****** rows C S D down across #",
-    "products": "***** N C S D PS CN CS",
-    "factors": "******** C parts count #",
-    "gradient": "******** rows C S D down across #",
+    "moments": "iiiiii",
+    "statistics": "iiiiiii##",
+    "normalized": "iiiiii#",
+    "products": "iiiiiii",
+    "factors": "iii#",
+    "gradient": "iiiiii#",
 }
 
 
 def arguments(kernel: str, types: Sequence[str], constants: Sequence[tuple[str, Any]]) -> list[str]:
     """The types of what a kernel takes; words as for :func:`source`."""
-    pointers, *rest = _TAKES[kernel].split(" ")
-    assert len(pointers) == len(types)
-    computed = dict(constants)["OP"]
-    return [f"*{t}" for t in types] + [computed if name == "#" else "i32" for name in rest]
+    return launching.types_of(types, _TAKES[kernel], constants)
 
 
 def source(kernel: str, types: Sequence[str], constants: Sequence[tuple[str, Any]]) -> Any:
-    """What to compile for one signature class.
-
-    Args:
-        kernel: of ``channel_kernels.py``.
-        types: what its pointers point to, in order.
-        constants: names and values; ``OP`` names the type that is computed in.
+    """What to compile for one signature class: a kernel of ``channel_kernels.py``; what its pointers point to, in
+    order; names and values of its constants.
 
     Returns:
         A ``triton.compiler.ASTSource``.
     """
-    from triton.compiler import ASTSource
-
     from anyxpu.ops import channel_kernels
 
-    function = getattr(channel_kernels, kernel)
-    values = {name: classes.dtypes()[value] if name == "OP" else value for name, value in constants}
-    taken = [name for name in function.arg_names if name not in values]
-    signature = dict(zip(taken, arguments(kernel, types, constants), strict=True))
-    return ASTSource(function, signature | dict.fromkeys(values, "constexpr"), values, {})
+    return launching.ast_source(getattr(channel_kernels, kernel), arguments(kernel, types, constants), constants)
 
 
 class _Layout(NamedTuple):

@@ -23,6 +23,7 @@ _FAMILIES = {
     "channels": "channels",
     "windows": "windows",
     "foreach": "foreach",
+    "whole": "whole",
 }
 # Of these, kernels write where tables in memory say, and the shim notes it.
 _BY_TABLES = ("foreach",)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -51,6 +51,34 @@ def _launch(device: int, family: str, words: tuple[Any, ...], made: tuple[Any, i
         (at_once if elements <= most else queued)(groups, 1, 1, queue(device), handle, *arguments)
 
     return launch
+
+
+def types_of(pointers: Sequence[str], takes: str, constants: Sequence[tuple[str, Any]]) -> list[str]:
+    """The types of a kernel's arguments.
+
+    Args:
+        pointers: what its first arguments point to.
+        takes: a letter for each of the others: ``i`` an integer of 32 bits, ``l`` of 64, ``#`` a number of the type
+            that is computed in.
+        constants: names and values; ``OP`` names that type.
+    """
+    kinds = {"i": "i32", "l": "i64", "#": dict(constants).get("OP")}
+    return [f"*{t}" for t in pointers] + [str(kinds[letter]) for letter in takes]
+
+
+def ast_source(function: Any, types: Sequence[str], constants: Sequence[tuple[str, Any]]) -> Any:
+    """The ``triton.compiler.ASTSource`` of a jit function for arguments of such types, the rest being constants.
+
+    Of the constants, ``OP`` is the name of a type, and lists become tuples.
+    """
+    from triton.compiler import ASTSource
+
+    values: dict[str, Any] = {n: tuple(v) if isinstance(v, (list, tuple)) else v for n, v in constants}
+    if "OP" in values:
+        values["OP"] = classes.dtypes()[str(values["OP"])]
+    taken = [name for name in function.arg_names if name not in values]
+    signature = dict(zip(taken, types, strict=True))
+    return ASTSource(function, signature | dict.fromkeys(values, "constexpr"), values, {})
 
 
 _LITTLE = 10**6  # operations

@@ -46,6 +46,7 @@ class Row:
 ROWS: tuple[Row, ...] = (
     Row("add.Tensor", "add", "promote", "TTP", "fib", exact=True),
     Row("sub.Tensor", "sub", "promote", "TTP", "fi", exact=True),
+    Row("rsub.Tensor", "rsub", "promote", "TTP", "fi", exact=True),
     Row("mul.Tensor", "mul", "promote", "TT", "fib", exact=True),
     Row("div.Tensor", "div", "float", "TT", exact=True),
     Row("div.Tensor_mode", "div", "promote", "TTV", "fi"),
@@ -108,7 +109,7 @@ ROWS: tuple[Row, ...] = (
         for name in (
             *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan"),
             *("asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "sinc"),
-            "sigmoid",
+            *("sigmoid", "erfinv", "lgamma", "i0"),
         )
     ),
     Row("atan2", "atan2", "float", "TT"),

@@ -36,6 +36,11 @@ def sub(x, y, alpha):
 
 
 @triton.jit
+def rsub(x, y, alpha):
+    return y - x * alpha
+
+
+@triton.jit
 def mul(x, y):
     if x.dtype == tl.int1:
         return x & y
@@ -548,6 +553,21 @@ def atanh(x):
 @triton.jit
 def erf(x):
     return libdevice.erf(x)
+
+
+@triton.jit
+def erfinv(x):
+    return libdevice.erfinv(x)
+
+
+@triton.jit
+def lgamma(x):
+    return libdevice.lgamma(x)
+
+
+@triton.jit
+def i0(x):
+    return libdevice.cyl_bessel_i0(x)
 
 
 @triton.jit

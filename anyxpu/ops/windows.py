@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from anyxpu.ops import classes, launching
+from anyxpu.ops import launching
 from anyxpu.ops.current_device import current
 from anyxpu.shim import lib
 
@@ -42,31 +42,19 @@ _STEP = 4096  # elements that a CPU's program makes
 
 def arguments(kernel: str, types: Sequence[str], constants: Sequence[tuple[str, Any]]) -> list[str]:
     """The types of what a kernel takes; words as for :func:`source`."""
-    kinds = {"i": "i32", "#": dict(constants)["OP"]}
-    return [f"*{t}" for t in types] + ["i32"] * _SIZES + [kinds[letter] for letter in _TAKES[kernel]]
+    return launching.types_of(types, "i" * _SIZES + _TAKES[kernel], constants)
 
 
 def source(kernel: str, types: Sequence[str], constants: Sequence[tuple[str, Any]]) -> Any:
-    """What to compile for one signature class.
-
-    Args:
-        kernel: of ``window_kernels.py``.
-        types: what its pointers point to, in order.
-        constants: names and values; ``OP`` names the type that is computed in.
+    """What to compile for one signature class: a kernel of ``window_kernels.py``; what its pointers point to, in
+    order; names and values of its constants.
 
     Returns:
         A ``triton.compiler.ASTSource``.
     """
-    from triton.compiler import ASTSource
-
     from anyxpu.ops import window_kernels
 
-    function = getattr(window_kernels, kernel)
-    values: dict[str, Any] = {n: tuple(value) if isinstance(value, (list, tuple)) else value for n, value in constants}
-    values["OP"] = classes.dtypes()[str(values["OP"])]
-    taken = [name for name in function.arg_names if name not in values]
-    signature = dict(zip(taken, arguments(kernel, types, constants), strict=True))
-    return ASTSource(function, signature | dict.fromkeys(values, "constexpr"), values, {})
+    return launching.ast_source(getattr(window_kernels, kernel), arguments(kernel, types, constants), constants)
 
 
 class Source(NamedTuple):

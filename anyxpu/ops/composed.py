@@ -1,0 +1,325 @@
+"""Operators that are a few others in a row, each of which has a kernel here: losses, gates, statistics, selections.
+
+A function here returns ``NotImplemented`` for a call that it does not serve; the host then computes it, or raises what
+CPU torch raises. What has 16 bits is computed in float32 and rounded once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_NARROW = (torch.float16, torch.bfloat16)
+_FLOATS = (torch.float32, torch.float64, *_NARROW)
+_NONE, _MEAN = 0, 1  # at::Reduction
+
+
+def _wide(t: Tensor) -> Tensor:
+    return t.float() if t.dtype in _NARROW else t
+
+
+# --- losses -------------------------------------------------------------------------------------------------------
+
+
+def _alike(x: Tensor, *others: Tensor | None) -> bool:
+    """Floats of one type on one device."""
+    return x.dtype in _FLOATS and all(t is None or (t.dtype, t.device) == (x.dtype, x.device) for t in others)
+
+
+def _reduced(losses: Tensor, reduction: int, dtype: torch.dtype) -> Tensor:
+    if reduction == _NONE:
+        return losses.to(dtype)
+    return (losses.mean() if reduction == _MEAN else losses.sum()).to(dtype)
+
+
+def _loss(x: Tensor, target: Tensor, reduction: int, of: Callable[[Tensor], Tensor]) -> Any:
+    if not _alike(x, target) or x.numel() == 0 or target.numel() == 0:
+        return NotImplemented
+    return _reduced(of(_wide(x) - _wide(target)), reduction, x.dtype)
+
+
+def _loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, of: Callable[[Tensor], Tensor]) -> Any:
+    if not _alike(x, target, grad) or x.numel() == 0:
+        return NotImplemented
+    made = of(_wide(x) - _wide(target)) * _wide(grad)
+    return (made / x.numel() if reduction == _MEAN else made).to(x.dtype)
+
+
+def mse_loss(x: Tensor, target: Tensor, reduction: int = _MEAN) -> Any:
+    """aten::mse_loss: squares of the differences."""
+    return _loss(x, target, reduction, torch.square)
+
+
+def mse_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Any:
+    """aten::mse_loss_backward."""
+    return _loss_backward(grad, x, target, reduction, lambda d: d * 2)
+
+
+def smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = _MEAN, beta: float = 1.0) -> Any:
+    """aten::smooth_l1_loss: half a square over beta where the difference is below beta, else it less half of beta."""
+
+    def of(d: Tensor) -> Tensor:
+        far = d.abs()
+        return torch.where(far < beta, 0.5 * far * far / beta, far - 0.5 * beta)
+
+    return NotImplemented if beta <= 0 else _loss(x, target, reduction, of)
+
+
+def smooth_l1_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, beta: float) -> Any:
+    """aten::smooth_l1_loss_backward."""
+    if beta <= 0:
+        return NotImplemented
+    return _loss_backward(grad, x, target, reduction, lambda d: (d / beta).clamp(-1, 1))
+
+
+def huber_loss(x: Tensor, target: Tensor, reduction: int = _MEAN, delta: float = 1.0) -> Any:
+    """aten::huber_loss: half a square where the difference is below delta, else delta times it less half of delta."""
+
+    def of(d: Tensor) -> Tensor:
+        far = d.abs()
+        return torch.where(far < delta, 0.5 * far * far, delta * (far - 0.5 * delta))
+
+    return NotImplemented if delta <= 0 else _loss(x, target, reduction, of)
+
+
+def huber_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, delta: float) -> Any:
+    """aten::huber_loss_backward."""
+    return _loss_backward(grad, x, target, reduction, lambda d: d.clamp(-delta, delta))
+
+
+def log_sigmoid(x: Tensor) -> Any:
+    """aten::log_sigmoid_forward: the logarithm of the sigmoid; the buffer is empty, as on every accelerator."""
+    if x.dtype not in _FLOATS:
+        return NotImplemented
+    wide = _wide(x)
+    made = wide.clamp(max=0) - torch.log1p(torch.exp(-wide.abs()))
+    return made.to(x.dtype), torch.empty(0, dtype=x.dtype, device=x.device)
+
+
+def log_sigmoid_backward(grad: Tensor, x: Tensor, buffer: Tensor) -> Any:
+    """aten::log_sigmoid_backward."""
+    if not _alike(x, grad):
+        return NotImplemented
+    return (_wide(grad) * torch.sigmoid(-_wide(x))).to(x.dtype)
+
+
+# --- gates --------------------------------------------------------------------------------------------------------
+
+
+def glu(x: Tensor, dim: int = -1) -> Any:
+    """aten::glu: the first half along ``dim`` times the sigmoid of the second."""
+    if x.dtype not in _FLOATS or x.dim() == 0 or not -x.dim() <= dim < x.dim() or x.shape[dim] % 2:
+        return NotImplemented
+    value, gate = (_wide(t) for t in x.chunk(2, dim))
+    return (value * torch.sigmoid(gate)).to(x.dtype)
+
+
+def glu_backward(grad: Tensor, x: Tensor, dim: int) -> Any:
+    """aten::glu_backward."""
+    if not _alike(x, grad) or x.dim() == 0 or not -x.dim() <= dim < x.dim() or x.shape[dim] % 2:
+        return NotImplemented
+    value, gate = (_wide(t) for t in x.chunk(2, dim))
+    opened = torch.sigmoid(gate)
+    first = _wide(grad) * opened
+    return torch.cat([first.to(x.dtype), (first * (1 - opened) * value).to(x.dtype)], dim)
+
+
+def prelu(x: Tensor, weight: Tensor) -> Any:
+    """aten::_prelu_kernel: negative elements times ``weight``, of a shape that expands to x's."""
+    return torch.where(x > 0, x, x * weight) if _alike(x, weight) else NotImplemented
+
+
+def prelu_backward(grad: Tensor, x: Tensor, weight: Tensor) -> Any:
+    """aten::_prelu_kernel_backward: the gradients of x and of the weight, both of x's shape."""
+    if not _alike(x, weight, grad):
+        return NotImplemented
+    positive = x > 0
+    return torch.where(positive, grad, grad * weight), torch.where(positive, 0, grad * x)
+
+
+def nan_to_num(x: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Any:
+    """aten::nan_to_num: what is no number becomes ``nan`` (0), and infinities the largest and smallest numbers."""
+    if x.dtype not in _FLOATS:
+        return NotImplemented if x.is_complex() else x.clone()
+    ends = torch.finfo(x.dtype)
+    made = torch.where(torch.isnan(x), nan or 0.0, x)
+    made = torch.where(torch.isposinf(made), ends.max if posinf is None else posinf, made)
+    return torch.where(torch.isneginf(made), ends.min if neginf is None else neginf, made).to(x.dtype)
+
+
+# --- statistics ---------------------------------------------------------------------------------------------------
+
+
+def var_mean(
+    x: Tensor, dim: list[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> Any:  # fmt: skip
+    """aten::var_mean.correction: the variance over ``dim``, and the mean."""
+    if x.dtype not in _FLOATS or x.numel() == 0:
+        return NotImplemented
+    dims = list(range(x.dim())) if not dim else [d % max(x.dim(), 1) for d in dim]
+    if x.dim() == 0 or len(set(dims)) != len(dims) or any(not -x.dim() <= d < x.dim() for d in dim or ()):
+        return NotImplemented
+    count = math.prod(x.shape[d] for d in dims)
+    wide = _wide(x)
+    mean = wide.mean(dims, keepdim=True)
+    squares = torch.square(torch.linalg.vector_norm(wide - mean, 2, dims, keepdim=keepdim))
+    left = max(0.0, count - (1 if correction is None else correction))
+    if not keepdim:
+        mean = mean.reshape(squares.shape)
+    return (squares / left).to(x.dtype), mean.to(x.dtype)
+
+
+def var(x: Tensor, dim: list[int] | None = None, *, correction: float | None = None, keepdim: bool = False) -> Any:
+    """aten::var.correction: the variance over ``dim``."""
+    made = var_mean(x, dim, correction=correction, keepdim=keepdim)
+    return made if made is NotImplemented else made[0]
+
+
+def std_mean(
+    x: Tensor, dim: list[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> Any:  # fmt: skip
+    """aten::std_mean.correction: the standard deviation over ``dim``, and the mean."""
+    made = var_mean(_wide(x), dim, correction=correction, keepdim=keepdim)
+    return made if made is NotImplemented else (torch.sqrt(made[0]).to(x.dtype), made[1].to(x.dtype))
+
+
+def std(x: Tensor, dim: list[int] | None = None, *, correction: float | None = None, keepdim: bool = False) -> Any:
+    """aten::std.correction: the standard deviation over ``dim``."""
+    made = std_mean(x, dim, correction=correction, keepdim=keepdim)
+    return made if made is NotImplemented else made[0]
+
+
+# --- selections ---------------------------------------------------------------------------------------------------
+
+_MOST_PAIRS = 1 << 24
+
+
+def nonzero(x: Tensor) -> Any:
+    """aten::nonzero: where the elements that are not zero are, ``(how many, x.dim())``, int64; waits for the device."""
+    if x.is_complex() or x.numel() == 0 or x.numel() >= 2**31 - 2**16 or x.dim() == 0:
+        return NotImplemented
+    flat = x.reshape(-1)
+    there = flat if flat.dtype is torch.bool else flat != 0
+    counts = there.cumsum(0)
+    total = int(counts[-1])
+    # What is zero goes to a place of its own behind all others.
+    where = torch.where(there, counts - 1, total)
+    places = torch.empty(total + 1, dtype=torch.int64, device=x.device)
+    places.scatter_(0, where, torch.arange(flat.numel(), device=x.device))
+    left = places[:total]
+    made = []
+    for size in reversed(x.shape[1:]):
+        made.append(left % size)
+        left = left // size
+    return torch.stack([left, *reversed(made)], 1)
+
+
+def masked_select(x: Tensor, mask: Tensor) -> Any:
+    """aten::masked_select: the elements where ``mask`` is true, both expanded to one shape; waits for the device."""
+    if mask.dtype is not torch.bool or mask.device != x.device or x.is_complex():
+        return NotImplemented
+    try:
+        x, mask = torch.broadcast_tensors(x, mask)
+    except RuntimeError:
+        return NotImplemented
+    where = nonzero(mask.reshape(-1))
+    return where if where is NotImplemented else x.reshape(-1).index_select(0, where[:, 0])
+
+
+def isin(elements: Tensor, test: Tensor, *, assume_unique: bool = False, invert: bool = False) -> Any:
+    """aten::isin.Tensor_Tensor: which elements are among those of ``test``; for few of these."""
+    if elements.device != test.device or elements.numel() == 0 or test.numel() == 0:
+        return NotImplemented
+    if elements.numel() * test.numel() > _MOST_PAIRS or elements.is_complex() or test.is_complex():
+        return NotImplemented
+    found = (elements.unsqueeze(-1) == test.reshape(-1)).any(-1)
+    return ~found if invert else found
+
+
+def multinomial(
+    x: Tensor, num_samples: int, replacement: bool = False, *, generator: torch.Generator | None = None
+) -> Any:  # fmt: skip
+    """aten::multinomial: ``num_samples`` indices of each row of ``x (*, C)``, as likely as the row's numbers say.
+
+    Without replacement, the largest of probabilities divided by exponential noise (Efraimidis and Spirakis, "Weighted
+    random sampling with a reservoir", 2006); with it, the places of uniform numbers among running sums.
+    """
+    if x.dtype not in _FLOATS or x.dim() not in (1, 2) or x.numel() == 0 or num_samples <= 0:
+        return NotImplemented
+    if not replacement and num_samples > x.shape[-1]:
+        return NotImplemented
+    wide = _wide(x)
+    fine = (wide >= 0) & (wide < float("inf"))
+    if not bool(fine.all() & (wide.sum(-1) > 0).all()):
+        return NotImplemented  # for torch's own words
+    if replacement and num_samples > 1:
+        if wide.numel() * num_samples > _MOST_PAIRS:
+            return NotImplemented
+        sums = wide.cumsum(-1)
+        drawn = torch.empty(*x.shape[:-1], num_samples, dtype=wide.dtype, device=x.device).uniform_(generator=generator)
+        below = sums.unsqueeze(-2) <= (drawn * sums[..., -1:]).unsqueeze(-1)
+        # The last one that can be drawn at all, where rounding leads beyond it.
+        last = x.shape[-1] - 1 - (wide > 0).flip(-1).to(torch.uint8).argmax(-1, keepdim=True)
+        return torch.minimum(below.sum(-1), last)
+    noise = torch.empty_like(wide, memory_format=torch.contiguous_format).uniform_(generator=generator)
+    noise = -torch.log1p(-noise)  # of [0, 1): never infinite
+    keys = wide / noise.clamp_min(torch.finfo(wide.dtype).tiny)
+    if num_samples == 1:
+        return keys.argmax(-1, keepdim=True)
+    return keys.topk(num_samples, -1).indices
+
+
+def exponential_(x: Tensor, lambd: float = 1.0, *, generator: torch.Generator | None = None) -> Any:
+    """aten::exponential_: numbers of the exponential distribution of rate ``lambd``."""
+    if x.dtype not in _FLOATS or lambd <= 0:
+        return NotImplemented
+    wide = torch.float32 if x.dtype in _NARROW else x.dtype
+    drawn = torch.empty(x.shape, dtype=wide, device=x.device).uniform_(generator=generator)
+    # Never 0, which divisions by what is drawn here count on.
+    made = (torch.log1p(-drawn) * -(1 / lambd)).clamp_min(torch.finfo(x.dtype).tiny)
+    return x.copy_(made)
+
+
+def flip(x: Tensor, dims: Sequence[int]) -> Any:
+    """aten::flip: the elements along ``dims`` in reverse."""
+    if any(not -x.dim() <= d < x.dim() for d in dims) or len({d % max(x.dim(), 1) for d in dims}) != len(dims):
+        return NotImplemented
+    if x.numel() == 0 or x.element_size() > 8 or x.is_conj() or x.is_neg():
+        return NotImplemented
+    made = x
+    for d in dims:
+        last = x.shape[d] - 1
+        made = made.index_select(d, last - torch.arange(last + 1, device=x.device))
+    return made if made is not x else x.clone()
+
+
+def roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
+    """aten::roll: the elements along ``dims`` (without: all in a row) moved on by ``shifts``, around the end."""
+    if not dims and len(shifts) == 1:
+        made = roll(x.reshape(-1), shifts, (0,))
+        return made if made is NotImplemented else made.view(x.shape)
+    if len(shifts) != len(dims) or any(not -x.dim() <= d < x.dim() for d in dims) or x.numel() == 0:
+        return NotImplemented
+    made = x
+    for shift, d in zip(shifts, dims, strict=True):
+        by = shift % x.shape[d]
+        made = torch.cat([made.narrow(d, x.shape[d] - by, by), made.narrow(d, 0, x.shape[d] - by)], d) if by else made
+    return x.clone(memory_format=torch.contiguous_format) if made is x else made
+
+
+def equal(x: Tensor, other: Tensor) -> Any:
+    """aten::equal: are shapes and all elements the same? Waits for the device."""
+    if x.device != other.device or x.dtype != other.dtype or x.is_complex() or x.numel() == 0:
+        return NotImplemented
+    return tuple(x.shape) == tuple(other.shape) and bool((x == other).all())
+
+
+def count_nonzero(x: Tensor, dim: list[int]) -> Any:
+    """aten::count_nonzero.dim_IntList: how many elements are not zero, over ``dim``, or of all where it is empty."""
+    if x.is_complex() or x.numel() == 0:
+        return NotImplemented
+    return (x != 0).sum(dim) if dim else (x != 0).sum()

@@ -1,0 +1,95 @@
+"""``arange`` and triangles of matrices on xpu, by the kernels of ``filling_kernels.py``.
+
+A function here returns ``NotImplemented`` for a call that it does not serve; the host then computes it, or raises what
+CPU torch raises.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyxpu.ops import launching, whole
+
+_INT64 = 2**63
+
+
+def arange_out(start: Any, end: Any, step: Any = 1, *, out: Tensor) -> Any:
+    """aten::arange.start_out: ``start + i * step`` below ``end``, into ``out``, which is resized."""
+    numbers = (start, end, step)
+    if any(isinstance(n, complex) or (isinstance(n, float) and not math.isfinite(n)) for n in numbers) or step == 0:
+        return NotImplemented
+    if out.dtype not in whole.NAMES or out.dtype is torch.bool or (end - start) * step < 0:
+        return NotImplemented
+    if out.dtype.is_floating_point:
+        count = math.ceil((float(end) - float(start)) / float(step))
+    else:
+        if any(isinstance(n, float) and not n.is_integer() for n in numbers):
+            return NotImplemented
+        start, end, step = (int(n) for n in numbers)
+        if not all(-_INT64 <= n < _INT64 for n in (start, end, step)):
+            return NotImplemented
+        count = -(-(end - start) // step)
+    if not 0 <= count <= whole.MOST or (out.dtype is torch.float64 and not whole.served(out)):
+        return NotImplemented
+    if out.numel() != count:
+        if out.numel():
+            return NotImplemented  # which torch warns of
+        out.resize_((count,))
+    if count == 0:
+        return out
+    made = out if out.is_contiguous() else torch.empty(count, dtype=out.dtype, device=out.device)
+    lanes = whole.line(out.get_device())
+    kernel = "filling.arange_integers"
+    constants: dict[str, Any] = {}
+    if out.dtype.is_floating_point:
+        computed = torch.float64 if out.dtype is torch.float64 else torch.float32
+        kernel, constants = "filling.arange", {"OP": whole.NAMES[computed]}
+    if not whole.launch(kernel, (made,), -(-count // lanes), count, count, start, step, **constants, L=lanes):
+        return NotImplemented
+    return out if made is out else out.copy_(made.view(out.shape))
+
+
+def tril(self: Tensor, diagonal: int = 0) -> Any:
+    """aten::tril: matrices ``(*, M, N)`` with zeros above the ``diagonal``-th diagonal."""
+    return _triangle(self, diagonal, False)
+
+
+def triu(self: Tensor, diagonal: int = 0) -> Any:
+    """aten::triu: with zeros below."""
+    return _triangle(self, diagonal, True)
+
+
+def tril_(self: Tensor, diagonal: int = 0) -> Any:
+    """aten::tril_: :func:`tril` into self."""
+    made = tril(self, diagonal)
+    return made if made is NotImplemented else self.copy_(made)
+
+
+def triu_(self: Tensor, diagonal: int = 0) -> Any:
+    """aten::triu_: :func:`triu` into self."""
+    made = triu(self, diagonal)
+    return made if made is NotImplemented else self.copy_(made)
+
+
+def _triangle(self: Tensor, diagonal: int, upper: bool) -> Any:
+    width = whole.bits(self)
+    if self.dim() < 2 or width is None or not 0 < self.numel() <= whole.MOST or self.is_conj() or self.is_neg():
+        return NotImplemented
+    x = self.contiguous()
+    out = torch.empty(self.shape, dtype=self.dtype, device=self.device)
+    m, n = self.shape[-2:]
+    rows = self.numel() // n
+    device = x.get_device()
+    cpu = launching.on_cpu(device)
+    lanes = launching.power_of_two(n, 8, 256)
+    tall = (256 if cpu else 1024) // lanes
+    down = tall * (max(1, min(16, rows // (tall * launching.programs(device)))) if cpu else 1)
+    served = whole.launch(
+        "filling.triangle", (x, out), -(-rows // down) * -(-n // lanes), x.numel(), rows, m, n, down, diagonal,
+        types=(width, width), UPPER=upper, R=tall, L=lanes,
+    )  # fmt: skip
+    return out if served else NotImplemented

@@ -1,0 +1,100 @@
+"""Running sums and products on xpu, by the kernels of ``scan_kernels.py``.
+
+A function here returns ``NotImplemented`` for a call that it does not serve; the host then computes it, or raises what
+CPU torch raises.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyxpu.ops import launching, whole
+
+_NARROW = (torch.float16, torch.bfloat16)
+
+
+def cumsum(self: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
+    """aten::cumsum: sums of the elements up to each one along ``dim``; integers are summed in int64."""
+    return _scan(self, dim, dtype, False)
+
+
+def cumprod(self: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
+    """aten::cumprod: the same of products."""
+    return _scan(self, dim, dtype, True)
+
+
+def cumsum_(self: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
+    """aten::cumsum_: :func:`cumsum` into self."""
+    return _in_place(self, dim, dtype, False)
+
+
+def cumprod_(self: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
+    """aten::cumprod_: :func:`cumprod` into self."""
+    return _in_place(self, dim, dtype, True)
+
+
+def cumsum_out(self: Tensor, dim: int, *, dtype: torch.dtype | None = None, out: Tensor) -> Any:
+    """aten::cumsum.out: :func:`cumsum` into ``out``, in its dtype."""
+    return _into(self, dim, dtype, False, out)
+
+
+def cumprod_out(self: Tensor, dim: int, *, dtype: torch.dtype | None = None, out: Tensor) -> Any:
+    """aten::cumprod.out: :func:`cumprod` into ``out``, in its dtype."""
+    return _into(self, dim, dtype, True, out)
+
+
+def _in_place(self: Tensor, dim: int, dtype: torch.dtype | None, product: bool) -> Any:
+    if dtype not in (None, self.dtype):
+        return NotImplemented
+    made = _scan(self, dim, self.dtype, product)
+    return made if made is NotImplemented else self.copy_(made)
+
+
+def _into(self: Tensor, dim: int, dtype: torch.dtype | None, product: bool, out: Tensor) -> Any:
+    if out.device != self.device or dtype not in (None, out.dtype):
+        return NotImplemented
+    made = _scan(self, dim, out.dtype, product)
+    if made is NotImplemented:
+        return made
+    if out.shape != made.shape:
+        out.resize_(made.shape)
+    return out.copy_(made)
+
+
+def _scan(self: Tensor, dim: int, dtype: torch.dtype | None, product: bool) -> Any:
+    kind = dtype or (self.dtype if self.is_floating_point() else torch.int64)
+    if self.is_complex() or kind not in whole.NAMES or kind is torch.bool:
+        return NotImplemented
+    # What is summed has the result's type first.
+    x = self.to(kind) if kind.is_floating_point != self.is_floating_point() or self.dtype is torch.bool else self
+    if not whole.served(x):
+        return NotImplemented
+    if not -max(self.dim(), 1) <= dim < max(self.dim(), 1):
+        return NotImplemented
+    out = torch.empty(self.shape, dtype=kind, device=self.device)
+    if not whole.served(out):
+        return NotImplemented
+    if out.numel() == 0:
+        return out
+    if self.dim() == 0:
+        return out.copy_(x)
+    dim %= self.dim()
+    x = x.contiguous()
+    before, n, after = prod(x.shape[:dim]), x.shape[dim], prod(x.shape[dim + 1 :])
+    device = x.get_device()
+    computed = torch.float32 if kind in _NARROW else kind if kind.is_floating_point else torch.int64
+    constants: dict[str, Any] = {"PRODUCT": product, "OP": whole.NAMES[computed]}
+    if after == 1:
+        lanes = launching.power_of_two(n, 16, 64 if launching.on_cpu(device) else 1024)
+        rows = max(1, (128 if launching.on_cpu(device) else 1024) // lanes)
+        groups, kernel = -(-before // rows), "scan.rows"
+    else:
+        rows, lanes = 1, launching.power_of_two(after, 16, 64 if launching.on_cpu(device) else 128)
+        groups, kernel = before * -(-after // lanes), "scan.columns"
+    if not whole.launch(kernel, (x, out), groups, x.numel(), before, n, after, **constants, R=rows, L=lanes):
+        return NotImplemented
+    return out

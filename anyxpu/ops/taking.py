@@ -1,0 +1,241 @@
+"""``index``, ``index_put_`` and ``scatter`` on xpu, by the kernels of ``taking_kernels.py``.
+
+A function here returns ``NotImplemented`` for a call that it does not serve; the host then computes it, or raises what
+CPU torch raises. An index out of range is found by the kernel, as with CUDA, and raised at the next wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from anyxpu.ops import launching, whole
+
+_INDICES = (torch.int64, torch.int32, torch.int16, torch.int8)
+_TYPES = {torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8"}
+_MOST_INDICES = 4
+
+
+class _Taken(NamedTuple):
+    """A tensor and its indices, brought together.
+
+    Attributes:
+        source: the tensor, its indexed dimensions beside each other.
+        indices: contiguous, of one shape.
+        shape: of the result.
+        before, places, after: how many elements before the indexed dimensions, in the indices, and after.
+        sizes, steps: of the indexed dimensions, in elements.
+    """
+
+    source: Tensor
+    indices: list[Tensor]
+    shape: list[int]
+    before: int
+    places: int
+    after: int
+    sizes: list[int]
+    steps: list[int]
+
+
+def index(self: Tensor, indices: Sequence[Tensor | None]) -> Any:
+    """aten::index.Tensor: ``self[indices]``; masks are taken as the places where they are true."""
+    taken = _taken(self, indices)
+    width = whole.bits(self)
+    if taken is None or width is None:
+        return NotImplemented
+    x = taken.source.contiguous()
+    out = torch.empty(taken.shape, dtype=self.dtype, device=self.device)
+    return out if out.numel() == 0 or _launch("taking.take", width, x, out, taken) else NotImplemented
+
+
+def index_put(
+    self: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False, unsafe: bool = False
+) -> Any:
+    """aten::_index_put_impl_: ``self[indices] = values``, or with ``accumulate`` ``+=``, in the order of the index."""
+    width = whole.bits(self)
+    if width is None or values.dtype != self.dtype or self.numel() == 0:
+        return NotImplemented
+    if values.device != self.device:
+        if values.dim() or values.device.type != "cpu":
+            return NotImplemented
+        values = values.to(self.device)
+    mask = indices[0] if len(indices) == 1 else None
+    if mask is not None and mask.dtype is torch.bool and values.numel() == 1 and not accumulate:
+        if mask.device != self.device or tuple(mask.shape) != tuple(self.shape[: mask.dim()]):
+            return NotImplemented
+        more = (1,) * (self.dim() - mask.dim())
+        return self.masked_fill_(mask.view(*mask.shape, *more), values.view(()))
+    if torch.are_deterministic_algorithms_enabled() and not accumulate:
+        return NotImplemented
+    taken = _taken(self, indices)
+    if taken is None or _overlapping(self) or values.is_set_to(self):
+        return NotImplemented
+    if values.dim() > len(taken.shape):
+        extra = values.dim() - len(taken.shape)
+        if any(n != 1 for n in values.shape[:extra]):
+            return NotImplemented
+        values = values.view(values.shape[extra:])
+    try:
+        values = values.expand(taken.shape).contiguous()
+    except RuntimeError:
+        return NotImplemented  # for torch's own words
+    if values.numel() == 0:
+        return self
+    whole_ = taken.source.contiguous()  # itself, if it is
+    if accumulate:
+        if not _accumulated(whole_, values, taken):
+            return NotImplemented
+    elif not _launch("taking.put", width, values, whole_, taken):
+        return NotImplemented
+    if whole_.data_ptr() != taken.source.data_ptr():
+        taken.source.copy_(whole_)
+    return self
+
+
+def _accumulated(x: Tensor, values: Tensor, taken: _Taken) -> bool:
+    """Add values to x by scatter_add_, whose sums come in the order of the index."""
+    if x.dtype not in whole.NAMES or x.dtype is torch.bool:
+        return False
+    size = prod(taken.sizes)
+    at = torch.zeros((), dtype=torch.int64, device=x.device)
+    for each, n, step in zip(taken.indices, taken.sizes, taken.steps, strict=True):
+        wide = each.long()
+        wide = torch.where(wide < 0, wide + n, wide)
+        # One that is out of range must not become a neighbour's.
+        at = at + torch.where((wide >= 0) & (wide < n), wide * step, size)
+    shape = (taken.before, taken.places, taken.after)
+    x.view(taken.before, size, taken.after).scatter_add_(
+        1, at.view(1, -1, 1).expand(shape), values.view(shape)
+    )  # fmt: skip
+    return True
+
+
+def _taken(self: Tensor, indices: Sequence[Tensor | None]) -> _Taken | None:
+    given: list[Tensor | None] = []
+    for each in indices:
+        if each is None:
+            given.append(None)
+        elif each.dtype in (torch.bool, torch.uint8):
+            position = len(given)
+            if tuple(each.shape) != tuple(self.shape[position : position + each.dim()]) or each.dim() == 0:
+                return None
+            given.extend(each.to(self.device).nonzero().unbind(1))
+        elif each.dtype in _INDICES:
+            given.append(each)
+        else:
+            return None
+    if len(given) > self.dim() or self.numel() == 0 or self.numel() > whole.MOST:
+        return None
+    dims = [d for d, each in enumerate(given) if each is not None]
+    there = [each for each in given if each is not None]
+    if not 0 < len(there) <= _MOST_INDICES:
+        return None
+    if any(t.device != self.device and not (t.device.type == "cpu" and t.dim() == 0) for t in there):
+        there = [t.to(self.device) if t.device.type == "cpu" else t for t in there]  # as torch lets indices be
+        if any(t.device != self.device for t in there):
+            return None
+    there = [t.to(self.device) for t in there]
+    try:
+        made = [t.contiguous() for t in torch.broadcast_tensors(*there)]
+    except RuntimeError:
+        return None
+    together = dims == list(range(dims[0], dims[-1] + 1))
+    first = dims[0] if together else 0
+    others = [d for d in range(self.dim()) if d not in dims]
+    order = others[:first] + dims + others[first:]
+    source = self.permute(order)
+    before, after = list(source.shape[:first]), list(source.shape[first + len(dims) :])
+    sizes = [self.shape[d] for d in dims]
+    steps = [prod(sizes[k + 1 :]) for k in range(len(sizes))]
+    shape = [*before, *made[0].shape, *after]
+    if prod(shape) > whole.MOST or (0 in sizes and prod(shape) > 0):
+        return None
+    return _Taken(source, made, shape, prod(before), made[0].numel(), prod(after), sizes, steps)
+
+
+def _launch(kernel: str, width: str, first: Tensor, second: Tensor, taken: _Taken) -> bool:
+    device = first.get_device()
+    lanes = launching.power_of_two(taken.after, 1, 256)
+    rows = (256 if launching.on_cpu(device) else 1024) // lanes
+    absent = _MOST_INDICES - len(taken.indices)
+    indices = taken.indices + [taken.indices[0]] * absent
+    sizes, steps = taken.sizes + [1] * absent, taken.steps + [0] * absent
+    count = taken.before * taken.places
+    return whole.launch(
+        kernel, (first, second, *indices), -(-count // rows) * -(-taken.after // lanes), count * taken.after,
+        taken.before, taken.places, taken.after, prod(taken.sizes), *sizes, *steps,
+        types=(width, width, *(_TYPES[t.dtype] for t in indices)), COUNT=len(taken.indices), R=rows, L=lanes,
+    )  # fmt: skip
+
+
+def _overlapping(t: Tensor) -> bool:
+    return any(step == 0 and size > 1 for size, step in zip(t.shape, t.stride(), strict=True))
+
+
+# --- scatter ------------------------------------------------------------------------------------------------------
+
+
+def scatter(self: Tensor, dim: int, index: Tensor, src: Tensor | float) -> Any:
+    """aten::scatter.src and .value: self, with elements of ``src`` (or a number) at places along ``dim``.
+
+    Args:
+        index: int64; as many dimensions as self and src, none longer than src's, and none but ``dim`` longer than
+            self's.
+    """
+    out = self.clone(memory_format=torch.contiguous_format)
+    made = scatter_(out, dim, index, src)
+    return NotImplemented if made is NotImplemented else out
+
+
+def scatter_(self: Tensor, dim: int, index: Tensor, src: Tensor | float) -> Any:
+    """aten::scatter_.src and .value: :func:`scatter` into self."""
+    width = whole.bits(self)
+    if (
+        width is None
+        or index.dtype not in (torch.int64, torch.int32)
+        or index.device != self.device
+        or self.numel() == 0
+    ):
+        return NotImplemented
+    if self.dim() == 0 and index.dim() <= 1 and index.numel() <= 1:
+        source = src.reshape(-1) if isinstance(src, Tensor) else src
+        made = scatter_(self.view(1), dim, index.reshape(-1), source)
+        return made if made is NotImplemented else self
+    if max(self.numel(), index.numel()) > whole.MOST or not -self.dim() <= dim < max(self.dim(), 1) or self.dim() == 0:
+        return NotImplemented
+    if torch.are_deterministic_algorithms_enabled() or index.dim() != self.dim() or _overlapping(self):
+        return NotImplemented
+    dim %= self.dim()
+    if any(d != dim and n > self.shape[d] for d, n in enumerate(index.shape)):
+        return NotImplemented
+    if isinstance(src, Tensor):
+        if (src.dtype, src.device, src.dim()) != (self.dtype, self.device, self.dim()):
+            return NotImplemented
+        if any(n > m for n, m in zip(index.shape, src.shape, strict=True)):
+            return NotImplemented
+        source = src[tuple(slice(n) for n in index.shape)].contiguous()
+    else:
+        try:
+            source = torch.full((1,), src, dtype=self.dtype, device=self.device)
+        except (RuntimeError, TypeError):
+            return NotImplemented
+    if index.numel() == 0:
+        return self
+    # Of the other dimensions, only as much as the index has.
+    part = self[tuple(slice(None) if d == dim else slice(n) for d, n in enumerate(index.shape))]
+    x = part.contiguous()
+    kernel = "taking.scatter" if isinstance(src, Tensor) else "taking.scatter_number"
+    before, after = prod(index.shape[:dim]), prod(index.shape[dim + 1 :])
+    lanes = whole.line(self.get_device())
+    if not whole.launch(
+        kernel, (index.contiguous(), source, x), -(-index.numel() // lanes), index.numel(),
+        before, self.shape[dim], after, index.shape[dim], types=(_TYPES[index.dtype], width, width), L=lanes,
+    ):  # fmt: skip
+        return NotImplemented
+    if x.data_ptr() != part.data_ptr():
+        part.copy_(x)
+    return self

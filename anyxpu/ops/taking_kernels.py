@@ -1,0 +1,92 @@
+"""Elements taken and put by several indices at once, and scattered, in Triton.
+
+An index below 0 counts from the end. One out of range takes and puts nothing, and the next call that waits for the
+device raises torch.AcceleratorError.
+"""
+# mypy: disable-error-code="no-untyped-def, assignment"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _place(indices, j, there, size0, size1, size2, size3, step0, step1, step2, step3, COUNT: tl.constexpr):
+    """Where in the indexed dimensions the j-th place is, in elements, and whether it is within them."""
+    at = tl.zeros(j.shape, tl.int64)
+    fine = there
+    for k in tl.static_range(COUNT):
+        size = size0 if k == 0 else (size1 if k == 1 else (size2 if k == 2 else size3))
+        step = step0 if k == 0 else (step1 if k == 1 else (step2 if k == 2 else step3))
+        index = tl.load(indices[k] + j, mask=there, other=0).to(tl.int64)
+        index = tl.where(index < 0, index + size, index)
+        fine = fine & (index >= 0) & (index < size)
+        at += index * step
+    return at, fine
+
+
+@triton.jit
+def take(
+    x, out, indices0, indices1, indices2, indices3, A, J, B, N,
+    size0, size1, size2, size3, step0, step1, step2, step3,
+    COUNT: tl.constexpr, R: tl.constexpr, L: tl.constexpr,
+):  # fmt: skip
+    """``out[a, j, b] = x[a, (indices[j]), b]``; x is ``(A, N, B)``, N being all indexed dimensions."""
+    strips = tl.cdiv(B, L)
+    row = (tl.program_id(0) // strips) * R + tl.arange(0, R)[:, None]
+    lane = (tl.program_id(0) % strips) * L + tl.arange(0, L)[None, :]
+    there = row < A * J
+    at, fine = _place(
+        (indices0, indices1, indices2, indices3), row % J, there,
+        size0, size1, size2, size3, step0, step1, step2, step3, COUNT,
+    )  # fmt: skip
+    tl.device_assert(fine | (row >= A * J), "index: an index is out of range")
+    some = fine & (lane < B)
+    value = tl.load(x + ((row // J).to(tl.int64) * N + at) * B + lane, mask=some)
+    tl.store(out + row.to(tl.int64) * B + lane, value, mask=some)
+
+
+@triton.jit
+def put(
+    values, x, indices0, indices1, indices2, indices3, A, J, B, N,
+    size0, size1, size2, size3, step0, step1, step2, step3,
+    COUNT: tl.constexpr, R: tl.constexpr, L: tl.constexpr,
+):  # fmt: skip
+    """``x[a, (indices[j]), b] = values[a, j, b]``; of places that are named twice, either value stays."""
+    strips = tl.cdiv(B, L)
+    row = (tl.program_id(0) // strips) * R + tl.arange(0, R)[:, None]
+    lane = (tl.program_id(0) % strips) * L + tl.arange(0, L)[None, :]
+    there = row < A * J
+    at, fine = _place(
+        (indices0, indices1, indices2, indices3), row % J, there,
+        size0, size1, size2, size3, step0, step1, step2, step3, COUNT,
+    )  # fmt: skip
+    tl.device_assert(fine | (row >= A * J), "index_put_: an index is out of range")
+    some = fine & (lane < B)
+    value = tl.load(values + row.to(tl.int64) * B + lane, mask=some)
+    tl.store(x + ((row // J).to(tl.int64) * N + at) * B + lane, value, mask=some)
+
+
+@triton.jit
+def scatter(index, source, out, A, N, B, K, L: tl.constexpr):
+    """``out[a, index[a, i, b], b] = source[a, i, b]``: out is ``(A, N, B)``, index and source are ``(A, K, B)``."""
+    e = tl.program_id(0) * L + tl.arange(0, L)
+    there = e < A * K * B
+    wanted = tl.load(index + e, mask=there, other=0).to(tl.int64)
+    fine = (wanted >= 0) & (wanted < N)
+    tl.device_assert(fine | (e >= A * K * B), "scatter: an index is out of range")
+    value = tl.load(source + e, mask=there & fine)
+    tl.store(out + ((e // (K * B)).to(tl.int64) * N + wanted) * B + e % B, value, mask=there & fine)
+
+
+@triton.jit
+def scatter_number(index, source, out, A, N, B, K, L: tl.constexpr):
+    """The same; ``source`` is one element for all."""
+    e = tl.program_id(0) * L + tl.arange(0, L)
+    there = e < A * K * B
+    wanted = tl.load(index + e, mask=there, other=0).to(tl.int64)
+    fine = (wanted >= 0) & (wanted < N)
+    tl.device_assert(fine | (e >= A * K * B), "scatter: an index is out of range")
+    value = tl.load(source + e * 0, mask=there & fine)
+    tl.store(out + ((e // (K * B)).to(tl.int64) * N + wanted) * B + e % B, value, mask=there & fine)
