@@ -55,6 +55,7 @@ TABLE: Mapping[str, Check] = {
     "ANYXPU_FUZZ_KERNELS": _number(0, 1_000_000),
     "ANYXPU_GPU_COMPILER": _one_of("driver", "ocloc"),
     "ANYXPU_GPU_DRIVER": _there,
+    "ANYXPU_HOST_ACCESS": _switch,
     "ANYXPU_KEEP_WEIGHTS": _switch,
     "ANYXPU_LOG_COMPILES": _anything,
     "ANYXPU_NULL_FAULTS": _anything,

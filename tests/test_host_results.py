@@ -96,6 +96,8 @@ def test_what_was_kept_of_a_weight_is_not_taken_for_a_host_operators_result_at_i
 
 @pytest.mark.not_simulated("its memory is not the host's")
 def test_a_large_temporary_is_given_back_to_the_system():
+    if not lib().properties(0).host_accessible:
+        pytest.skip("copies are made by other means")
     x = torch.zeros(3 << 27, dtype=torch.int8, device="xpu")
     torch.xpu.empty_cache()
     torch.xpu.reset_peak_memory_stats()

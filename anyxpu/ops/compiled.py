@@ -156,6 +156,7 @@ TABLE: dict[str, str] = {
     "nonzero.out": "into composed.nonzero",
     "masked_select": "composed.masked_select",
     "masked_select.out": "into composed.masked_select",
+    "masked_scatter_": "composed.masked_scatter_",
     "isin.Tensor_Tensor": "composed.isin",
     "isin.Tensor_Tensor_out": "into composed.isin",
     "multinomial": "composed.multinomial",

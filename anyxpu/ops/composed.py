@@ -230,6 +230,23 @@ def masked_select(x: Tensor, mask: Tensor) -> Any:
     return where if where is NotImplemented else x.reshape(-1).index_select(0, where[:, 0])
 
 
+def masked_scatter_(x: Tensor, mask: Tensor, source: Tensor) -> Any:
+    """aten::masked_scatter_: elements of ``source`` in a row to where ``mask`` is true; waits for the device."""
+    if mask.dtype is not torch.bool or source.dtype != x.dtype or x.is_complex() or x.numel() == 0:
+        return NotImplemented
+    if mask.device != x.device or source.device != x.device or source.numel() == 0:
+        return NotImplemented
+    try:
+        mask = mask.expand(x.shape)
+    except RuntimeError:
+        return NotImplemented
+    places = mask.reshape(-1).cumsum(0) - 1
+    if int(places[-1]) >= source.numel():
+        return NotImplemented
+    values = source.reshape(-1).index_select(0, places.clamp_min(0)).view(x.shape)
+    return x.copy_(torch.where(mask, values, x))
+
+
 def isin(elements: Tensor, test: Tensor, *, assume_unique: bool = False, invert: bool = False) -> Any:
     """aten::isin.Tensor_Tensor: which elements are among those of ``test``; for few of these."""
     if elements.device != test.device or elements.numel() == 0 or test.numel() == 0:

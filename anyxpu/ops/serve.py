@@ -13,6 +13,12 @@ from anyxpu.shim import lib
 Kernel = Callable[..., Any]
 Decline = Callable[[str, tuple[Any, ...], dict[str, Any]], Any]
 
+# Of these, ANYXPU_EAGER decides: their kernels are of signature classes, or they are made of operators with such.
+_BY_CLASS = {
+    f"anyxpu.ops.{module}"
+    for module in ("channels", "composed", "extremes", "filling", "pooling", "resizing", "scans", "taking")
+}
+
 _registered: dict[str, torch.library.Library] = {}
 
 
@@ -37,6 +43,7 @@ def register(table: dict[str, str], way: str, decline: Decline | None = None, na
 
 def _served(name: str, path: str, way: str, decline: Decline, namespace: str) -> Kernel:
     """The operator's kernel, imported at its first call, counted, and the host for what it declines."""
+    by_class = path.removeprefix("into ").rpartition(".")[0] in _BY_CLASS
     kernel: Kernel | None = None
     count: Callable[[], None] | None = None
 
@@ -50,7 +57,7 @@ def _served(name: str, path: str, way: str, decline: Decline, namespace: str) ->
                 base, _, overload = name.partition(".")
                 schema = torch._C._get_schema(f"{namespace}::{base}", overload)
                 kernel = _into(kernel, [a.name for a in schema.arguments if a.is_out])
-        result = kernel(*args, **kwargs)
+        result = NotImplemented if by_class and lib().eager() == "host" else kernel(*args, **kwargs)
         if result is NotImplemented:
             return decline(name, args, kwargs)
         count()

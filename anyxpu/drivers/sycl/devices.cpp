@@ -262,6 +262,12 @@ void fill_engines(const Device& d, ax_device_properties& p) {
       ask<intel::gpu_subslices_per_slice>(device, sycl::aspect::ext_intel_gpu_subslices_per_slice, 0);
 }
 
+// For tests: a CPU device whose memory nobody but kernels and copies may touch, as a discrete GPU's is.
+bool hides_memory() {
+  const char* access = std::getenv("ANYXPU_HOST_ACCESS");
+  return access != nullptr && std::string_view(access) == "0";
+}
+
 void fill_features(const Device& d, ax_device_properties& p) {
   const sycl::device& device = d.device;
   p.compiles_opencl_c = device.is_cpu() || compiles_opencl_c(d);
@@ -275,7 +281,7 @@ void fill_features(const Device& d, ax_device_properties& p) {
   p.has_fp16 = device.has(sycl::aspect::fp16);
   p.has_fp64 = device.has(sycl::aspect::fp64);
   p.has_atomic64 = device.has(sycl::aspect::atomic64);
-  p.host_accessible = device.is_cpu();
+  p.host_accessible = device.is_cpu() && !hides_memory();
   p.is_integrated = device.is_cpu() || device.has(sycl::aspect::ext_oneapi_is_integrated_gpu);
 }
 
