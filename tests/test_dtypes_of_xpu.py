@@ -13,7 +13,7 @@ from anyxpu import simulate
 from anyxpu.shim import lib
 
 pytestmark = pytest.mark.skipif(
-    not torch.xpu.is_available() or simulate.active(), reason="needs an xpu device that computes"
+    not torch.xpu.is_available() or bool(simulate.active()), reason="needs an xpu device that computes"
 )
 
 WIDER = {torch.complex32: torch.complex64, torch.float16: torch.float32, torch.bfloat16: torch.float32}

@@ -89,8 +89,9 @@ def _scan(self: Tensor, dim: int, dtype: torch.dtype | None, product: bool) -> A
     computed = torch.float32 if kind in _NARROW else kind if kind.is_floating_point else torch.int64
     constants: dict[str, Any] = {"PRODUCT": product, "OP": whole.NAMES[computed]}
     if after == 1:
-        lanes = launching.power_of_two(n, 16, 64 if launching.on_cpu(device) else 1024)
-        rows = max(1, (128 if launching.on_cpu(device) else 1024) // lanes)
+        # Of larger tiles Xe-HPG spills.
+        lanes = launching.power_of_two(n, 16, 64 if launching.on_cpu(device) else 256)
+        rows = max(1, (128 if launching.on_cpu(device) else 256) // lanes)
         groups, kernel = -(-before // rows), "scan.rows"
     else:
         rows, lanes = 1, launching.power_of_two(after, 16, 64 if launching.on_cpu(device) else 128)

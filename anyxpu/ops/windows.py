@@ -142,7 +142,7 @@ def launch(
     if max(rows * width, walked.planes * walked.channels * prod(source)) > _MOST:
         return False
     lanes = launching.power_of_two(width, 8, 64)
-    tall = max(1, (64 if launching.on_cpu(device) else 512) // lanes)
+    tall = max(1, (64 if launching.on_cpu(device) else 256) // lanes)
     down = max(1, min(_STEP // lanes, -(-rows // launching.programs(device))) // tall) * tall
     down = down if launching.on_cpu(device) else tall
     computed = torch.float64 if walked.tensor.dtype is torch.float64 else torch.float32

@@ -106,7 +106,7 @@ struct Table {
 
 int64_t step_of(c10::DeviceIndex device) { return properties(device).type == AX_DEVICE_CPU ? 16384 : 32768; }
 int64_t lanes_of(c10::DeviceIndex device, int64_t on_cpu) {
-  return properties(device).type == AX_DEVICE_CPU ? on_cpu : 1024;
+  return properties(device).type == AX_DEVICE_CPU ? on_cpu : 512;  // of 1024 Xe-HPG spills
 }
 
 int64_t address(const Tensor& t) { return reinterpret_cast<int64_t>(t.const_data_ptr()); }
