@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anyxpu.ops import taking
+
 _NARROW = (torch.float16, torch.bfloat16)
 _FLOATS = (torch.float32, torch.float64, *_NARROW)
 _NONE, _MEAN = 0, 1  # at::Reduction
@@ -198,26 +200,6 @@ def std(x: Tensor, dim: list[int] | None = None, *, correction: float | None = N
 _MOST_PAIRS = 1 << 24
 
 
-def nonzero(x: Tensor) -> Any:
-    """aten::nonzero: where the elements that are not zero are, ``(how many, x.dim())``, int64; waits for the device."""
-    if x.is_complex() or x.numel() == 0 or x.numel() >= 2**31 - 2**16 or x.dim() == 0:
-        return NotImplemented
-    flat = x.reshape(-1)
-    there = flat if flat.dtype is torch.bool else flat != 0
-    counts = there.cumsum(0)
-    total = int(counts[-1])
-    # What is zero goes to a place of its own behind all others.
-    where = torch.where(there, counts - 1, total)
-    places = torch.empty(total + 1, dtype=torch.int64, device=x.device)
-    places.scatter_(0, where, torch.arange(flat.numel(), device=x.device))
-    left = places[:total]
-    made = []
-    for size in reversed(x.shape[1:]):
-        made.append(left % size)
-        left = left // size
-    return torch.stack([left, *reversed(made)], 1)
-
-
 def masked_select(x: Tensor, mask: Tensor) -> Any:
     """aten::masked_select: the elements where ``mask`` is true, both expanded to one shape; waits for the device."""
     if mask.dtype is not torch.bool or mask.device != x.device or x.is_complex():
@@ -226,7 +208,7 @@ def masked_select(x: Tensor, mask: Tensor) -> Any:
         x, mask = torch.broadcast_tensors(x, mask)
     except RuntimeError:
         return NotImplemented
-    where = nonzero(mask.reshape(-1))
+    where = taking.nonzero(mask.reshape(-1))
     return where if where is NotImplemented else x.reshape(-1).index_select(0, where[:, 0])
 
 
@@ -299,19 +281,6 @@ def exponential_(x: Tensor, lambd: float = 1.0, *, generator: torch.Generator | 
     # Never 0, which divisions by what is drawn here count on.
     made = (torch.log1p(-drawn) * -(1 / lambd)).clamp_min(torch.finfo(x.dtype).tiny)
     return x.copy_(made)
-
-
-def flip(x: Tensor, dims: Sequence[int]) -> Any:
-    """aten::flip: the elements along ``dims`` in reverse."""
-    if any(not -x.dim() <= d < x.dim() for d in dims) or len({d % max(x.dim(), 1) for d in dims}) != len(dims):
-        return NotImplemented
-    if x.numel() == 0 or x.element_size() > 8 or x.is_conj() or x.is_neg():
-        return NotImplemented
-    made = x
-    for d in dims:
-        last = x.shape[d] - 1
-        made = made.index_select(d, last - torch.arange(last + 1, device=x.device))
-    return made if made is not x else x.clone()
 
 
 def roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:

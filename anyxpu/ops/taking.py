@@ -43,6 +43,7 @@ class _Taken(NamedTuple):
 
 def index(self: Tensor, indices: Sequence[Tensor | None]) -> Any:
     """aten::index.Tensor: ``self[indices]``; masks are taken as the places where they are true."""
+    self, indices = _flattened(self, indices)
     taken = _taken(self, indices)
     width = whole.bits(self)
     if taken is None or width is None:
@@ -172,8 +173,80 @@ def _launch(kernel: str, width: str, first: Tensor, second: Tensor, taken: _Take
     )  # fmt: skip
 
 
+def _flattened(self: Tensor, indices: Sequence[Tensor | None]) -> tuple[Tensor, Sequence[Tensor | None]]:
+    """For a mask alone: the dimensions that it covers as one, and its true places in a row."""
+    at = next((k for k, each in enumerate(indices) if each is not None), None)
+    mask = None if at is None else indices[at]
+    if at is None or mask is None or mask.dtype is not torch.bool or mask.dim() == 0 or mask.device != self.device:
+        return self, indices
+    if any(each is not None for each in indices[at + 1 :]):
+        return self, indices
+    if tuple(mask.shape) != tuple(self.shape[at : at + mask.dim()]) or self.numel() == 0:
+        return self, indices
+    found = nonzero(mask.reshape(-1))
+    if found is NotImplemented:
+        return self, indices
+    return self.flatten(at, at + mask.dim() - 1), [*[None] * at, found.view(-1)]
+
+
 def _overlapping(t: Tensor) -> bool:
     return any(step == 0 and size > 1 for size, step in zip(t.shape, t.stride(), strict=True))
+
+
+# --- where elements are not zero ------------------------------------------------------------------------------------
+
+_CHUNK = 1 << 14
+_MOST_DIMS = 6
+
+
+def nonzero(self: Tensor) -> Any:
+    """aten::nonzero: where elements that are not zero are, ``(how many, self.dim())``, int64; waits for the device."""
+    if not whole.served(self) or self.numel() == 0 or not 0 < self.dim() <= _MOST_DIMS:
+        return NotImplemented
+    x = self.contiguous()
+    n, dims = x.numel(), x.dim()
+    device = x.get_device()
+    lanes = 64 if launching.on_cpu(device) else 256
+    chunk = n if n <= _CHUNK else max(_CHUNK // 4, -(-n // (4 * launching.programs(device))))
+    chunks = -(-n // chunk)
+    counts = torch.empty(chunks, dtype=torch.int32, device=x.device)
+    out = torch.empty((n, dims), dtype=torch.int64, device=x.device)
+    total = torch.empty((), dtype=torch.int64, device=x.device)
+    # A bool's byte is 0 or 1.
+    kind = "u8" if x.dtype is torch.bool else whole.NAMES[x.dtype]
+    sizes = [*x.shape[1:], *[1] * (_MOST_DIMS - dims)]
+    if chunks > 1 and not whole.launch("taking.count", (x, counts), chunks, n, n, chunk, types=(kind, "i32"), L=lanes):
+        return NotImplemented
+    if not whole.launch(
+        "taking.places", (x, counts, out, total), chunks, n, n, chunk, *sizes,
+        types=(kind, "i32", "i64", "i64"), ND=dims, L=lanes,
+    ):  # fmt: skip
+        return NotImplemented
+    found = out[: int(total)]
+    # Of few, not all the memory that there might have been.
+    return found if 2 * len(found) >= n else found.clone()
+
+
+def flip(self: Tensor, dims: Sequence[int]) -> Any:
+    """aten::flip: the elements along ``dims`` in reverse."""
+    moved = whole.bits(self)
+    if any(not -self.dim() <= d < self.dim() for d in dims) or len({d % self.dim() for d in dims}) != len(dims):
+        return NotImplemented
+    if not 0 < self.numel() <= whole.MOST or moved is None or self.is_conj() or self.is_neg():
+        return NotImplemented
+    made = self.contiguous()
+    for d in dims:
+        x, made = made, torch.empty(self.shape, dtype=self.dtype, device=self.device)
+        n, after = x.shape[d], prod(x.shape[d % x.dim() + 1 :])
+        width = n if after == 1 else after
+        lanes = launching.power_of_two(width, 8, 256)
+        rows = (256 if launching.on_cpu(x.get_device()) else 1024) // lanes
+        if not whole.launch(
+            "taking.flip", (x, made), -(-(x.numel() // width) // rows) * -(-width // lanes), x.numel(),
+            x.numel() // (n * after), n, after, types=(moved, moved), LINE=after == 1, R=rows, L=lanes,
+        ):  # fmt: skip
+            return NotImplemented
+    return made if dims else self.clone()
 
 
 # --- scatter ------------------------------------------------------------------------------------------------------

@@ -90,3 +90,69 @@ def scatter_number(index, source, out, A, N, B, K, L: tl.constexpr):
     tl.device_assert(fine | (e >= A * K * B), "scatter: an index is out of range")
     value = tl.load(source + e * 0, mask=there & fine)
     tl.store(out + ((e // (K * B)).to(tl.int64) * N + wanted) * B + e % B, value, mask=there & fine)
+
+
+# --- where elements are not zero ------------------------------------------------------------------------------------
+
+
+@triton.jit
+def count(x, counts, n, chunk, L: tl.constexpr):
+    """How many of each program's ``chunk`` elements are not zero."""
+    first = tl.program_id(0) * chunk
+    total = tl.zeros((L,), tl.int32)
+    for start in range(0, chunk, L):
+        lane = first + start + tl.arange(0, L)
+        inside = (start + tl.arange(0, L) < chunk) & (lane < n)
+        total += (inside & (tl.load(x + lane, mask=inside, other=0) != 0)).to(tl.int32)
+    tl.store(counts + tl.program_id(0), tl.sum(total, 0))
+
+
+@triton.jit
+def _size_of(d: tl.constexpr, size1, size2, size3, size4, size5):
+    return size1 if d == 1 else (size2 if d == 2 else (size3 if d == 3 else (size4 if d == 4 else size5)))
+
+
+@triton.jit
+def places(x, counts, out, total, n, chunk, size1, size2, size3, size4, size5, ND: tl.constexpr, L: tl.constexpr):
+    """Of the elements that are not zero the ND indices, in order, to ``out``; how many they are to ``total``.
+
+    ``counts``: of each program, and of those before it, what :func:`count` found.
+    """
+    p = tl.program_id(0)
+    before = tl.zeros((L,), tl.int64)
+    for start in range(0, p, L):
+        lane = start + tl.arange(0, L)
+        before += tl.load(counts + lane, mask=lane < p, other=0)
+    base = tl.sum(before, 0)
+    for start in range(0, chunk, L):
+        within = start + tl.arange(0, L)
+        lane = p * chunk + within
+        inside = (within < chunk) & (lane < n)
+        there = inside & (tl.load(x + lane, mask=inside, other=0) != 0)
+        ranks = tl.cumsum(there.to(tl.int32), 0)
+        to = out + (base + ranks - 1) * ND
+        rest = lane
+        for k in tl.static_range(ND - 1):
+            size = _size_of(ND - 1 - k, size1, size2, size3, size4, size5)
+            tl.store(to + ND - 1 - k, (rest % size).to(tl.int64), mask=there)
+            rest = rest // size
+        tl.store(to, rest.to(tl.int64), mask=there)
+        base += tl.sum(there.to(tl.int64), 0)
+    if p == tl.num_programs(0) - 1:
+        tl.store(total, base)
+
+
+@triton.jit
+def flip(x, out, A, N, B, LINE: tl.constexpr, R: tl.constexpr, L: tl.constexpr):
+    """``out[a, i, b] = x[a, N - 1 - i, b]``: R rows of L lanes a program. LINE: lanes are N, B being 1; else B."""
+    width = N if LINE else B
+    strips = tl.cdiv(width, L)
+    row = (tl.program_id(0) // strips) * R + tl.arange(0, R)[:, None]
+    lane = (tl.program_id(0) % strips) * L + tl.arange(0, L)[None, :]
+    inside = (row < (A if LINE else A * N)) & (lane < width)
+    at = row * width + lane
+    if LINE:
+        value = tl.load(x + row * width + (N - 1 - lane), mask=inside)
+    else:
+        value = tl.load(x + at + (N - 1 - 2 * (row % N)) * B, mask=inside)
+    tl.store(out + at, value, mask=inside)
