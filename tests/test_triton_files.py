@@ -101,3 +101,39 @@ def test_a_part_of_a_buffer_is_refused_by_name(tmp_path: Path) -> None:
     path.write_text(text.replace("    %b = ttg.local_alloc", part, 1).replace("#smem =", turned, 1))
     with pytest.raises(UnsupportedOperation, match=r"ttg\.memdesc_trans"):
         _compiled(path)
+
+
+# A lane gets pointers of another one, from this or that register: what chooses must not leave lanes out of the shuffle.
+MOVED = """
+#a = #ttg.blocked<{sizePerThread = [1, 1, 1], threadsPerWarp = [1, 8, 2], warpsPerCTA = [1, 1, 1], order = [2, 1, 0]}>
+#b = #ttg.blocked<{sizePerThread = [2, 1, 1], threadsPerWarp = [1, 8, 2], warpsPerCTA = [1, 1, 1], order = [0, 2, 1]}>
+#line = #ttg.blocked<{sizePerThread = [1], threadsPerWarp = [16], warpsPerCTA = [1], order = [0]}>
+module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 1 : i32, "ttg.threads-per-warp" = 16 : i32} {
+  tt.func public @pointers_moved(%x: !tt.ptr<f32>, %i: !tt.ptr<i32>, %o: !tt.ptr<f32>) {
+    %r = tt.make_range {end = 64 : i32, start = 0 : i32} : tensor<64xi32, #line>
+    %at = tt.reshape %r : tensor<64xi32, #line> -> tensor<2x16x2xi32, #a>
+    %is = tt.splat %i : !tt.ptr<i32> -> tensor<2x16x2x!tt.ptr<i32>, #a>
+    %ip = tt.addptr %is, %at : tensor<2x16x2x!tt.ptr<i32>, #a>, tensor<2x16x2xi32, #a>
+    %from = tt.load %ip : tensor<2x16x2x!tt.ptr<i32>, #a>
+    %xs = tt.splat %x : !tt.ptr<f32> -> tensor<2x16x2x!tt.ptr<f32>, #a>
+    %xp = tt.addptr %xs, %from : tensor<2x16x2x!tt.ptr<f32>, #a>, tensor<2x16x2xi32, #a>
+    %xq = ttg.convert_layout %xp : tensor<2x16x2x!tt.ptr<f32>, #a> -> tensor<2x16x2x!tt.ptr<f32>, #b>
+    %v = tt.load %xq : tensor<2x16x2x!tt.ptr<f32>, #b>
+    %w = ttg.convert_layout %v : tensor<2x16x2xf32, #b> -> tensor<2x16x2xf32, #a>
+    %os = tt.splat %o : !tt.ptr<f32> -> tensor<2x16x2x!tt.ptr<f32>, #a>
+    %op = tt.addptr %os, %at : tensor<2x16x2x!tt.ptr<f32>, #a>, tensor<2x16x2xi32, #a>
+    tt.store %op, %w : tensor<2x16x2x!tt.ptr<f32>, #a>
+    tt.return
+  }
+}
+"""
+
+
+@pytest.mark.not_simulated("compares results")
+def test_pointers_move_to_other_lanes(tmp_path: Path) -> None:
+    path = tmp_path / "moved.ttgir"
+    path.write_text(MOVED)
+    x, places = torch.randn(64), torch.randperm(64)
+    o = torch.zeros(64, device="xpu")
+    _compiled(path)[(1, 1, 1)](x.to("xpu"), places.int().to("xpu"), o)
+    assert torch.equal(o.cpu(), x[places])

@@ -104,7 +104,7 @@ def _untwisted(node: Any) -> tuple[Any, bool]:
 
 
 def _converts(node: Any, dtype: torch.dtype) -> bool:
-    return isinstance(node, Node) and node.target == _CONVERT and node.args[1] == dtype
+    return isinstance(node, Node) and node.target == _CONVERT and bool(node.args[1] == dtype)
 
 
 def _turned(node: Any) -> Node | None:

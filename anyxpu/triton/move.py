@@ -132,8 +132,8 @@ def _rerouted(e: Emitter, source: Value, wanted: Layout, route: Route) -> Array:
             held = loop.value(source, at)
             if route.stays:
                 return held
-            if pointer:
-                return unspilled(source, f"sub_group_shuffle((ulong){held}, {lane})")
+            if pointer:  # under a name of its own: only one side of a choice is computed, and a shuffle wants all lanes
+                return e.variable(c, unspilled(source, f"sub_group_shuffle((ulong){held}, {lane})"))
             held = e.variable(tables.storage_type(source.element), held)
             return e.variable(tables.storage_type(source.element), f"sub_group_shuffle({held}, {lane})")
 
