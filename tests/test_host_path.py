@@ -379,11 +379,11 @@ def test_random_numbers_have_the_right_moments():
 def test_host_operators_are_counted_by_name():
     a = A.to(DEVICE)
     anyxpu.ops.reset_counters()
-    torch.cumsum(a, 0)
-    torch.cumsum(a, 0)
+    torch.digamma(a)
+    torch.digamma(a)
     a.view(4, 3)
     counts = anyxpu.ops.counters()
-    assert counts["aten::cumsum.out"] == {"host": 2}
+    assert counts["aten::digamma.out"] == {"host": 2}
     assert counts["aten::view"] == {"structural": 1}
     anyxpu.ops.reset_counters()
     assert anyxpu.ops.counters() == {}
@@ -394,9 +394,9 @@ def test_host_operators_are_counted_by_name():
     {
         "aten::view": "structural",
         "copy_": "structural",
-        "aten::cumsum": "host",
-        "aten::cumsum.out": "host",
-        "aten::nonzero": "host",
+        "aten::digamma": "host",
+        "aten::digamma.out": "host",
+        "aten::median": "host",
         "aten::reshape": "composite",
         "aten::empty_like": "composite",
         "aten::cudnn_convolution": "none",
@@ -410,14 +410,14 @@ def test_resolve_of_an_unknown_operator_is_an_error():
     with pytest.raises(ValueError, match="no operator"):
         anyxpu.ops.resolve("aten::no_such_thing")
     with pytest.raises(ValueError, match="host"):
-        registry.declare("aten::cumsum.out", "host")
+        registry.declare("aten::digamma.out", "host")
 
 
 def test_operators_counted_as_host_are_resolved_as_host():
     lib().set_eager("compile")
     a = A.to(DEVICE)
     anyxpu.ops.reset_counters()
-    a.cumsum(0), a.cumprod(0), a.median(), a.erfinv_(), torch.linalg.inv(torch.eye(3).to(DEVICE)), a.unique()
+    a.digamma(), a.cummax(0), a.median(), torch.special.i1(a), torch.linalg.inv(torch.eye(3).to(DEVICE)), a.unique()
     hosted = [op for op, ways in anyxpu.ops.counters().items() if "host" in ways]
     assert len(hosted) >= 6
     assert {op: anyxpu.ops.resolve(op) for op in hosted} == dict.fromkeys(hosted, "host")
@@ -430,12 +430,12 @@ def test_each_host_operator_warns_once_at_the_line_that_called_it(run_python):
         a = torch.ones(3, 3, device="xpu")
         def call():
             try:
-                a.cumprod(7)  # fails, and so says nothing
+                a.kthvalue(1, 7)  # fails, and so says nothing
             except IndexError:
                 pass
             for _ in range(2):
-                a.cumsum(0), a.cumprod(0)
-            torch.special.erfinv(a)
+                a.digamma(), a.kthvalue(1)
+            torch.special.i1(a)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             call()
@@ -444,7 +444,7 @@ def test_each_host_operator_warns_once_at_the_line_that_called_it(run_python):
     )
     said = json.loads(done.stdout)
     names = [re.findall(r"aten::\w+", text) for text, _, _ in said]
-    assert names == [["aten::cumsum"], ["aten::cumprod"], ["aten::erfinv"]]
+    assert names == [["aten::digamma"], ["aten::kthvalue"], ["aten::special_i1"]]
     assert all("once an operator" in text and "anyxpu ops" in text for text, _, _ in said)
     assert [(file, line) for _, file, line in said] == [("<string>", 10), ("<string>", 10), ("<string>", 11)]
 

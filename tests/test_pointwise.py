@@ -370,8 +370,8 @@ def test_strict_names_the_operator_and_the_way_out():
     x = torch.randn(4, device=DEVICE)
     lib().set_eager("strict")
     x.exp().mul_(2)
-    with pytest.raises(NotImplementedError, match=r"aten::cumprod.*ANYXPU_EAGER"):
-        x.cumprod(0)
+    with pytest.raises(NotImplementedError, match=r"aten::digamma.*ANYXPU_EAGER"):
+        x.digamma()
 
 
 def test_the_host_serves_while_a_kernel_is_built(run_python):
