@@ -153,7 +153,7 @@ def test_indices_of_every_kind():
         (None, i, None, j),
     ):
         here = tuple(k.to("xpu") if isinstance(k, torch.Tensor) else k for k in key)
-        for view in (x, x.transpose(0, 0), x.permute(0, 1, 2, 3)[:, :, :, :]):
+        for view in (x, x.permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0)):
             near(view.to("xpu")[here], view[key], key)
         if simulate.active():
             continue
@@ -167,6 +167,17 @@ def test_indices_of_every_kind():
             turned.index_put_(tuple(k % 5 for k in small), torch.tensor(2.5), accumulate=True)
             ours.index_put_(tuple(k.to("xpu") % 5 for k in small), torch.tensor(2.5, device="xpu"), accumulate=True)
             near(ours, turned, (key, "added"))
+
+
+def test_what_is_read_where_it_is_written_is_refused():
+    """As on the CPU: the values, the source or the indices of a write overlap it."""
+    places = torch.tensor([1, 0])
+    for device in ("cpu", "xpu"):
+        x, where = torch.randn(4, 3, device=device), places.to(device)
+        with pytest.raises(RuntimeError, match="single memory location"):
+            x[where] = x[:2]
+        with pytest.raises(RuntimeError, match="single memory location"):
+            x.scatter_(0, torch.zeros(2, 3, dtype=torch.int64, device=device), x[1:3])
 
 
 def test_many_are_added_in_float32():

@@ -122,6 +122,11 @@ def test_lists_that_are_not_alike_go_tensor_by_tensor():
     twice = x.clone()
     torch._foreach_add_([twice, twice], [1.0, 2.0])
     near(twice, a + 3, 1e-6, "twice")
+    one, two = torch.randn(300_000), torch.randn(300_000)
+    crossed = one.to("xpu"), two.to("xpu")
+    torch._foreach_copy_(crossed, crossed[::-1])  # the first is the second, then the second the first as it is now
+    for got in crossed:
+        near(got, two, 0, "crossed")
     with pytest.raises(RuntimeError, match=r"same number of tensors|must have the same length"):
         torch._foreach_add([x], [x, y])
 

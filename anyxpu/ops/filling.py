@@ -24,14 +24,17 @@ def arange_out(start: Any, end: Any, step: Any = 1, *, out: Tensor) -> Any:
         return NotImplemented
     if out.dtype not in whole.NAMES or out.dtype is torch.bool or (end - start) * step < 0:
         return NotImplemented
-    if out.dtype.is_floating_point or any(isinstance(n, float) for n in numbers):
-        count = math.ceil((float(end) - float(start)) / float(step))
-    else:
-        count = -(-(end - start) // step)
-    if not out.dtype.is_floating_point:  # of fractions their whole part, as torch does
-        start, step = int(start), int(step)
-        if not all(-_INT64 <= n < _INT64 for n in (start, int(end), step)):
+    if not out.dtype.is_floating_point and not all(-_INT64 <= int(n) < _INT64 for n in numbers):
+        return NotImplemented
+    if out.dtype is torch.int64:  # of fractions their whole part first, as torch does for this type alone
+        start, end, step = (int(n) for n in numbers)
+        if step == 0:
             return NotImplemented
+        count = -(-(end - start) // step)
+    else:
+        count = math.ceil((float(end) - float(start)) / float(step))
+        if not out.dtype.is_floating_point:
+            start, step = int(start), int(step)
     if not 0 <= count <= whole.MOST or (out.dtype is torch.float64 and not whole.served(out)):
         return NotImplemented
     if out.numel() != count:

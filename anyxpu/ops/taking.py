@@ -64,6 +64,8 @@ def index_put(
         if values.dim() or values.device.type != "cpu":
             return NotImplemented
         values = values.to(self.device)
+    if _shares(self, values, *indices):
+        return NotImplemented  # which torch refuses where they overlap
     mask = indices[0] if len(indices) == 1 else None
     if mask is not None and mask.dtype is torch.bool and values.numel() == 1 and not accumulate:
         if mask.device != self.device or tuple(mask.shape) != tuple(self.shape[: mask.dim()]):
@@ -73,7 +75,7 @@ def index_put(
     if torch.are_deterministic_algorithms_enabled() and not accumulate:
         return NotImplemented
     taken = _taken(self, indices)
-    if taken is None or _overlapping(self) or values.is_set_to(self):
+    if taken is None or _overlapping(self):
         return NotImplemented
     if values.dim() > len(taken.shape):
         extra = values.dim() - len(taken.shape)
@@ -189,6 +191,12 @@ def _flattened(self: Tensor, indices: Sequence[Tensor | None]) -> tuple[Tensor, 
     return self.flatten(at, at + mask.dim() - 1), [*[None] * at, found.view(-1)]
 
 
+def _shares(written: Tensor, *others: Tensor | None) -> bool:
+    """Is one of the others in the storage that is written?"""
+    place = written.untyped_storage().data_ptr()
+    return any(t is not None and t.untyped_storage().data_ptr() == place for t in others)
+
+
 def _overlapping(t: Tensor) -> bool:
     return any(step == 0 and size > 1 for size, step in zip(t.shape, t.stride(), strict=True))
 
@@ -285,6 +293,8 @@ def scatter_(self: Tensor, dim: int, index: Tensor, src: Tensor | float) -> Any:
     dim %= self.dim()
     if any(d != dim and n > self.shape[d] for d, n in enumerate(index.shape)):
         return NotImplemented
+    if _shares(self, index, src if isinstance(src, Tensor) else None):
+        return NotImplemented  # which torch refuses where they overlap
     if isinstance(src, Tensor):
         if (src.dtype, src.device, src.dim()) != (self.dtype, self.device, self.dim()):
             return NotImplemented

@@ -11,7 +11,7 @@
 #include <torch/library.h>
 
 #include <cmath>
-#include <unordered_set>
+#include <unordered_map>
 
 #include "shim/arguments.h"
 #include "shim/bindings.h"
@@ -70,11 +70,19 @@ bool alike(const std::vector<List>& lists) {
   return true;
 }
 
-// Whether two of these share memory: then they are to be written one after the other.
-bool shared(const List& written) {
-  std::unordered_set<const void*> seen;
-  for (const Tensor& t : written)
-    if (t.numel() > 0 && !seen.insert(t.const_data_ptr()).second) return true;
+// Whether tensors of the first list, which is written, are there twice, or are read in another place of a list: then
+// they are to be done one after the other.
+bool shared(const std::vector<List>& lists) {
+  std::unordered_map<const void*, size_t> seen;
+  for (size_t l = 0; l < lists.size(); ++l) {
+    for (size_t i = 0; i < lists[l].size(); ++i) {
+      const Tensor& t = lists[l][i];
+      if (t.numel() == 0) continue;
+      const auto found = seen.find(t.const_data_ptr());
+      if (found != seen.end() && (l == 0 || found->second != i)) return true;
+      if (l == 0) seen.emplace(t.const_data_ptr(), i);
+    }
+  }
   return false;
 }
 
@@ -224,7 +232,7 @@ bool map_call(const Served& served, const c10::FunctionSchema& schema, at::Array
   for (const auto& each : own)
     if (static_cast<int64_t>(each.size()) != tensors) return false;
   const bool in_place = schema.returns().empty() || schema.arguments()[0].alias_info() != nullptr;
-  if (in_place && shared(lists[0])) return false;
+  if (in_place && shared(lists)) return false;
 
   const c10::DeviceIndex device = head.device().index();
   const c10::DeviceGuard guard(head.device());
@@ -379,7 +387,7 @@ bool optimizer_call(const Served& served, const c10::FunctionSchema& schema, at:
   } else if (momentum != 0) {
     lists.push_back(list_of(given[2]));
   }
-  if (!alike(lists) || shared(lists[0])) return false;
+  if (!alike(lists) || shared(lists)) return false;
   const Tensor& head = lists[0][0];
   for (const Tensor& t : steps)
     if (t.device() != head.device() || t.scalar_type() != ScalarType::Float || t.numel() != 1) return false;
@@ -455,7 +463,7 @@ bool optimizer_call(const Served& served, const c10::FunctionSchema& schema, at:
 
 bool unscale_call(const Served& served, at::ArrayRef<IValue> given) {
   const List list = list_of(given[0]);
-  if (!alike({list}) || shared(list)) return false;
+  if (!alike({list}) || shared({list})) return false;
   const Tensor& head = list[0];
   Tensor found, inverse;
   if (!single(given[1], head.device(), &found) || !single(given[2], head.device(), &inverse)) return false;
