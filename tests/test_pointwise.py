@@ -209,7 +209,7 @@ def test_random_layouts_and_broadcasts(seed, full):
             want, got = functions[name](*here), functions[name](*there)
             if len({t.dtype for t in here}) > 1 or 1 in shape:
                 # The CPU converts operands first, and goes by the copies' strides; those of one element lead nowhere.
-                want, got = want.contiguous(), got.contiguous()
+                want, got = (t.clone(memory_format=torch.contiguous_format) for t in (want, got))
             near(got, want, (name, [t.stride() for t in here], shape))
 
 
