@@ -288,6 +288,25 @@ def test_integers_at_their_ends(dtype):
     near(torch.pow(x.to(DEVICE), y.abs().clamp(max=5).to(DEVICE)), torch.pow(x, y.abs().clamp(max=5)), "pow")
 
 
+@pytest.mark.parametrize("dtype", [*INTEGERS, torch.bool, torch.float32, torch.bfloat16], ids=str)
+def test_division_without_rounding_is_true_division(dtype):
+    """``rounding_mode=None``, in every form that has the argument."""
+    x, y = (torch.randint(1, 9, (7,)).to(dtype) for _ in range(2))
+    here, there = (x, y), (x.to(DEVICE), y.to(DEVICE))
+    divide = torch.ops.aten.div
+    for a, b in (here, (x, y[0]), (x[0], y)):
+        want = torch.true_divide(a, b)
+        c, d = a.to(DEVICE), b.to(DEVICE)
+        near(divide.Tensor_mode(c, d, rounding_mode=None), want)
+        near(divide.out_mode(c, d, rounding_mode=None, out=torch.empty(0, dtype=want.dtype, device=DEVICE)), want)
+    near(divide.Scalar_mode(there[0], 3, rounding_mode=None), divide.Scalar_mode(x, 3, rounding_mode=None))
+    if dtype.is_floating_point:
+        near(there[0].clone().div_(there[1], rounding_mode=None), x / y)
+    else:
+        with pytest.raises(RuntimeError, match="can't be cast"):
+            there[0].div_(there[1], rounding_mode=None)
+
+
 def test_numbers_keep_their_digits():
     """A Python number beside 16-bit floats is not rounded to 16 bits first; integers beyond 2**53 are exact."""
     x = torch.randn(100).bfloat16()

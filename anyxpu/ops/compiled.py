@@ -166,6 +166,10 @@ TABLE: dict[str, str] = {
     "roll": "composed.roll",
     "equal": "composed.equal",
     "count_nonzero.dim_IntList": "composed.count_nonzero",
+    "_convert_indices_from_coo_to_csr": "sparse.offsets_of",
+    "_convert_indices_from_coo_to_csr.out": "into sparse.offsets_of",
+    "_convert_indices_from_csr_to_coo": "sparse.places_of",
+    "_convert_indices_from_csr_to_coo.out": "into sparse.places_of",
     "_amp_update_scale_": "statistics.amp_update_scale_",
     "histc": "statistics.histc",
     "histc.out": "statistics.histc_out",
@@ -194,6 +198,28 @@ TABLE: dict[str, str] = {
     "_scaled_mm_v2.out": "scaled.scaled_mm_v2",
     "_scaled_grouped_mm": "scaled_groups.scaled_grouped_mm",
     "_scaled_grouped_mm_v2": "scaled_groups.scaled_grouped_mm_v2",
+}
+
+# Of sparse tensors, by dispatch key: what ATen's own code for them does not do on every device (shim/sparse.cpp).
+SPARSE: dict[str, dict[str, str]] = {
+    "SparseXPU": {
+        "_coalesce": "sparse.coalesce",
+        "add.out": "sparse.add_out",
+        "mul.out": "sparse.mul_out",
+        "sparse_mask": "sparse.sparse_mask",
+        "addmm": "sparse.addmm",
+        "addmm_": "sparse.addmm_",
+        "addmm.out": "sparse.addmm_out",
+        "bmm": "sparse.bmm",
+        "bmm.out": "sparse.bmm_out",
+    },
+    "SparseCsrXPU": {
+        "_to_sparse_csr": "sparse.to_sparse_csr",
+        "_to_sparse_csc": "sparse.to_sparse_csc",
+        "addmm.out": "sparse.addmm_out",
+        "addmv.out": "sparse.addmv_out",
+        "sparse_mask": "sparse.sparse_mask",
+    },
 }
 
 # Defined by torchao, which has kernels of its own for other devices; registered before that is imported, if it ever is.
@@ -226,5 +252,7 @@ def register() -> None:
     serve.register({name: f"anyxpu.ops.{path}" for name, path in TORCHAO.items()}, "compiled", namespace="torchao")
     _define()
     serve.register({name: f"anyxpu.ops.{path}" for name, (_, path) in OWN.items()}, "compiled", namespace="anyxpu")
+    for key, table in SPARSE.items():
+        serve.register({name: _path(function) for name, function in table.items()}, "compiled", key=key)
     for name in TABLE:
         registry.declare(f"aten::{name}", "compiled")

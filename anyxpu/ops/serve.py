@@ -16,14 +16,16 @@ Decline = Callable[[str, tuple[Any, ...], dict[str, Any]], Any]
 # Of these, ANYXPU_EAGER decides: their kernels are of signature classes, or they are made of operators with such.
 _BY_CLASS = {
     f"anyxpu.ops.{module}"
-    for module in ("channels", "composed", "extremes", "filling", "pooling", "resizing", "scans", "taking")
+    for module in ("channels", "composed", "extremes", "filling", "pooling", "resizing", "scans", "sparse", "taking")
 }
 
 _registered: dict[str, torch.library.Library] = {}
 
 
-def register(table: dict[str, str], way: str, decline: Decline | None = None, namespace: str = "aten") -> None:
-    """Put every operator of a table on dispatch key XPU. Imports none of the modules that the table names. Idempotent.
+def register(
+    table: dict[str, str], way: str, decline: Decline | None = None, namespace: str = "aten", key: str = "XPU"
+) -> None:
+    """Put every operator of a table on a dispatch key. Imports none of the modules that the table names. Idempotent.
 
     Args:
         table: operator (without its namespace) -> the function that serves it, as ``"anyxpu.ops.sorting.topk"``. It
@@ -32,11 +34,12 @@ def register(table: dict[str, str], way: str, decline: Decline | None = None, na
         way: how they are counted: ``library`` or ``compiled``.
         decline: what becomes of a declined call; :func:`to_host` where None.
         namespace: of the operators; only those of ``aten`` may be declined.
+        key: XPU for dense tensors, SparseXPU and SparseCsrXPU for sparse ones.
     """
-    key = f"{namespace} {way}"
-    if key in _registered:
+    called = f"{namespace} {way} {key}"
+    if called in _registered:
         return
-    _registered[key] = library = torch.library.Library(namespace, "IMPL", "XPU")
+    _registered[called] = library = torch.library.Library(namespace, "IMPL", key)
     for name, function in table.items():
         library.impl(name, _served(name, function, way, decline or to_host, namespace))
 

@@ -29,6 +29,7 @@ _TAKES = {
     "scan.columns": "iii",
     "extreme.rows": "iiiii",
     "extreme.columns": "iiiii",
+    "sparse.rows": "iiii##",
     "filling.arange": "i##",
     "filling.arange_integers": "ill",
     "filling.triangle": "iiiil",

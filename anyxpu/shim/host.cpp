@@ -470,13 +470,6 @@ void run(const c10::OperatorHandle& op, const std::string& name, Stack& argument
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &arguments);
 }
 
-// Dense tensors only: what else torch can make on xpu has no kernels at all.
-void no_such_layout(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack*) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, "anyxpu: ", full_name(op), " on a tensor of kind ", keys.highestPriorityTypeId(),
-                              " is not supported: only dense tensors are. Do this part on the CPU, or call ",
-                              "to_dense() or dequantize() there first.");
-}
-
 }  // namespace
 
 void notice(const std::string& name) {
@@ -579,14 +572,5 @@ TORCH_LIBRARY_IMPL(aten, XPU, library) {
 }
 
 TORCH_LIBRARY_IMPL(_, XPU, library) { library.fallback(torch::CppFunction::makeFromBoxedFunction<&host_fallback>()); }
-
-#define ANYXPU_NO_LAYOUT(key)                                                       \
-  TORCH_LIBRARY_IMPL(_, key, library) {                                             \
-    library.fallback(torch::CppFunction::makeFromBoxedFunction<&no_such_layout>()); \
-  }
-ANYXPU_NO_LAYOUT(SparseXPU)
-ANYXPU_NO_LAYOUT(SparseCsrXPU)
-ANYXPU_NO_LAYOUT(QuantizedXPU)
-#undef ANYXPU_NO_LAYOUT
 
 }  // namespace anyxpu

@@ -4,7 +4,9 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
+#include "shim/arguments.h"
 #include "shim/ops.h"
+#include "shim/other_layouts.h"
 
 namespace anyxpu {
 
@@ -14,9 +16,18 @@ py::object host_call(const std::string& name, const std::string& overload, const
                      const py::kwargs& kwargs) {
   const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
   auto stack = torch::jit::createStackForSchema(op.schema(), torch::jit::tuple_slice(args), kwargs, std::nullopt);
+  bool dense = true;
+  for (const auto& value : stack)
+    for_each_tensor(value, [&](const at::Tensor& t) {
+      dense &= !on_xpu(t) || (t.layout() == c10::kStrided && !t.is_nested() && !t.is_quantized());
+    });
   {
     py::gil_scoped_release no_gil;
-    host_fallback(op, &stack);
+    if (dense) {
+      host_fallback(op, &stack);
+    } else {
+      on_copies(op, &stack);
+    }
   }
   return torch::jit::createPyObjectForStack(std::move(stack));
 }

@@ -7,6 +7,7 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/div.h>
 #include <ATen/ops/result_type.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/TypeCast.h>
@@ -516,6 +517,17 @@ bool serve(Row& row, const c10::FunctionSchema& schema, at::ArrayRef<IValue> giv
   return true;
 }
 
+// A division that rounds to nothing is true division, whose results are floats: another operator's rule.
+bool divides_truly(const Row& row, at::ArrayRef<IValue> given) {
+  return row.function == "div" && row.roles.size() == 3 && given[2].isNone();
+}
+
+Tensor divided_truly(const Row& row, at::ArrayRef<IValue> given) {
+  if (row.out < 0) return at::div(given[0].toTensor(), given[1].toTensor());
+  Tensor out = given[static_cast<size_t>(row.out)].toTensor();
+  return at::div_out(out, given[0].toTensor(), given[1].toTensor());
+}
+
 class PointwiseKernel : public c10::OperatorKernel {
  public:
   explicit PointwiseKernel(std::shared_ptr<Row> row) : row_(std::move(row)) {}
@@ -524,6 +536,12 @@ class PointwiseKernel : public c10::OperatorKernel {
     const c10::FunctionSchema& schema = op.schema();
     const size_t count = schema.arguments().size();
     Tensor result;
+    if (const auto given = torch::jit::last(*stack, count); divides_truly(*row_, given)) {
+      result = divided_truly(*row_, given);
+      torch::jit::drop(*stack, count);
+      stack->emplace_back(std::move(result));
+      return;
+    }
     if (!serve(*row_, schema, torch::jit::last(*stack, count), &result)) return host_fallback(op, stack);
     row_->counter->add(Way::compiled);
     torch::jit::drop(*stack, count);
