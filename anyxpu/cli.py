@@ -242,6 +242,22 @@ def ops(
     _finish(run([script, *context.args] if script else []), json_file)
 
 
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def warm(
+    context: typer.Context,
+    script: Annotated[str, typer.Argument(help="A Python script, or -m and a module; its arguments follow it.")],
+) -> None:
+    """Run a program once and compile ahead of time all that it compiles, for every later run.
+
+    The host serves eager operators while it runs; their kernels are then built on all cores and kept on disk.
+    """
+    from anyxpu.warm import run
+
+    if script != "-m" and not Path(script).is_file():
+        raise typer.BadParameter(f"there is no file {script}", param_hint="SCRIPT")
+    raise typer.Exit(run([script, *context.args]))
+
+
 @app.command()
 def build() -> None:
     """Build the C++ half (the shim and the drivers) where this exact one is not in the cache yet."""

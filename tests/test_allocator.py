@@ -189,6 +189,8 @@ def test_statistics_show_what_a_host_operator_took_beside_its_results(run_python
     run_python(
         """
         import torch
+        from anyxpu.shim import lib
+        lib().set_eager("host")
         values = torch.ones(1 << 20, device="xpu")
         before = torch.xpu.memory_allocated()
         torch.xpu.reset_peak_memory_stats()

@@ -32,18 +32,30 @@ NAMES = (
     ),
     *("tril", "triu", "nn.functional.mse_loss", "nn.functional.smooth_l1_loss", "nn.functional.huber_loss"),
     *("nn.functional.logsigmoid", "nn.functional.glu", "nn.functional.prelu", "nan_to_num", "var", "std", "var_mean"),
+    *("searchsorted", "bucketize", "bincount", "histogram", "kthvalue", "median", "nanmedian", "mode", "unique"),
+    *("index_add", "index_copy", "index_fill", "index_reduce", "take", "put", "trace", "addbmm", "renorm", "norm"),
+    *("linspace", "logspace", "eye", "tril_indices", "triu_indices", "narrow_copy", "nonzero_static"),
+    *("nn.functional.binary_cross_entropy", "nn.functional.nll_loss", "nn.functional.embedding_bag", "_unsafe_masked"),
+    *("nn.functional.cross_entropy", "scatter_add", "scatter_reduce", "linalg.vector_norm"),
+    *("unique_consecutive", "repeat_interleave", "cummax", "cummin", "logcumsumexp"),
     *("std_mean", "nonzero", "masked_select", "isin", "flip", "roll", "equal", "count_nonzero", "rsub"),
 )
 OPS = [op for op in op_db if op.name in NAMES]
 BOUNDS = {torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float32: 2e-5, torch.float64: 1e-9}
 OTHERS = (torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool)
-# Of scatter's the reductions are the host's, and numbers that a type cannot hold (-3 of uint8).
+MADE = ("arange", "linspace", "logspace", "eye", "tril_indices", "triu_indices")
+TIES = ("kthvalue", "mode", "median", "nanmedian")  # of equal numbers any place may be named: another test
+# Unique slices along a dimension, sums of singular values, maxima of bags, products and spaces of integers.
 HOSTED = {
     "aten::rsub.Tensor",
-    "aten::scatter.reduce_out",
-    "aten::scatter.value_reduce_out",
-    "aten::scatter.reduce",
-    "aten::scatter_.reduce",
+    "aten::unique_dim",
+    "aten::unique_consecutive",
+    "aten::_linalg_svd.U",
+    "aten::addbmm",
+    "aten::linspace.out",
+    "aten::logspace.out",
+    "aten::_embedding_bag",
+    "aten::_embedding_bag_backward",
 }
 
 
@@ -99,7 +111,7 @@ def test_samples(op, full):
             if simulate.active() and op.name in ("nonzero", "masked_select", "__getitem__"):
                 pytest.skip("sizes are what a kernel computes")
             here = sample.transform(lambda v: moved(v.detach()) if isinstance(v, torch.Tensor) else moved(v))
-            if op.name == "arange":
+            if op.name in MADE:
                 here.kwargs["device"] = "xpu"
             if graded and isinstance(here.input, torch.Tensor):
                 here.input.requires_grad_()
@@ -108,19 +120,25 @@ def test_samples(op, full):
                 warnings.simplefilter("ignore")
                 want = op(sample.input, *sample.args, **sample.kwargs)
                 got = op(here.input, *here.args, **here.kwargs)
+            if op.name in TIES and not isinstance(want, torch.Tensor):
+                got, want = got[:1], want[:1]
             if not tensors(want):
                 assert got == want or simulate.active()
                 continue
             near(got, want, (op.name, dtype, sample))
             compared += 1
             if graded and isinstance(here.input, torch.Tensor):
+                if op.name == "logcumsumexp" and sample.input.detach().abs().max() > 1e3:
+                    continue  # whose exponentials have three digits
                 ours = [t for t in tensors(got) if t.requires_grad]
                 theirs = [t for t in tensors(want) if t.requires_grad]
                 if ours and all(math.isfinite(t.detach().abs().sum()) for t in theirs):
                     for one, other in zip(ours, theirs, strict=True):
                         grad = torch.randn_like(other)
-                        (found,) = torch.autograd.grad(one, here.input, grad.to("xpu"), retain_graph=True)
-                        (should,) = torch.autograd.grad(other, sample.input, grad, retain_graph=True)
+                        (found,) = torch.autograd.grad(
+                            one, here.input, grad.to("xpu"), retain_graph=True, allow_unused=True
+                        )
+                        (should,) = torch.autograd.grad(other, sample.input, grad, retain_graph=True, allow_unused=True)
                         near(found, should, (op.name, "gradient", sample))
             hosted = {n for n, ways in anyxpu.ops.counters().items() if "host" in ways} - HOSTED
             whole = all(t.numel() for t in tensors([sample.input, *sample.args])) and (
@@ -256,3 +274,27 @@ def test_exponential_numbers_have_their_distribution():
     if not simulate.active():
         assert x.min() > 0
         assert abs(x.mean().item() - 0.5) < 0.01 and abs(x.std().item() - 0.5) < 0.02
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.bfloat16], ids=str)
+def test_places_of_order_statistics_hold_their_numbers(dtype):
+    x = torch.randint(-3, 4, (5, 9, 4)).to(dtype)
+    if dtype.is_floating_point:
+        x[1, 2, 3] = x[2, :, 0] = float("nan")
+    here = x.to("xpu")
+    for call in (
+        lambda t, d: torch.kthvalue(t, 2, d),
+        torch.median,
+        torch.nanmedian,
+        torch.mode,
+        lambda t, d: torch.kthvalue(t, 3, d, True),
+    ):
+        for dim in (0, 1, -1):
+            if call is torch.mode and dtype.is_floating_point:
+                continue  # of NaNs every one is another
+            want, got = call(x, dim), call(here, dim)
+            near(got[:1], want[:1], (call, dim))
+            places = got[1].cpu()
+            if not simulate.active():
+                kept = places if places.dim() == x.dim() else places.unsqueeze(dim)
+                near([here.gather(dim, kept.to("xpu")).view(got[0].shape)], [want[0]], (call, dim))

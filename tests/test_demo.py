@@ -84,10 +84,8 @@ def test_speeds_are_goals_and_nothing_that_a_row_is_wrong_for():
 
 def test_host_operators_are_the_difference_of_two_snapshots(xpu):
     before = compare.counters()
-    torch.ones(4, device="xpu").digamma()
+    torch.ones(4, 4, device="xpu").geqrf()
     first = compare.served_since(before, "host")
-    if not first:
-        pytest.skip("digamma has a kernel of its own by now")
     assert sum(first.values()) == 1
     assert compare.served_since(compare.counters(), "host") == {}
 

@@ -93,7 +93,8 @@ WRITES: dict[str, Callable[[Tensor], object]] = {
     "out= of a product": lambda w: torch.mm(
         torch.randn(CHANNELS * 9, 7, device="xpu"), torch.randn(7, CHANNELS, device="xpu"), out=w.view(-1, CHANNELS)
     ),
-    "out= of a host operator": lambda w: torch.cumsum(torch.randn_like(w), 0, out=w),
+    "out= of an operator": lambda w: torch.cumsum(torch.randn_like(w), 0, out=w),
+    "out= of a host operator": lambda w: torch.linalg.cross(w[:, :3, :3], w[:, :3, :3] + 1, dim=2, out=w[:, :3, :3]),
     "foreach": lambda w: torch._foreach_add_([w], 1.0),
     "by index": lambda w: w.index_copy_(0, torch.tensor([3], device="xpu"), torch.randn_like(w[:1])),
     "scattered": lambda w: w.view(-1).scatter_(0, torch.arange(50, device="xpu"), 7.0),

@@ -20,6 +20,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Sparse"),
 ]
 
+VALUES = pytest.mark.not_simulated("its sizes are what a kernel computes")
 LAYOUTS = [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc]
 EVERYDAY = (
     "abs", "add", "addmm", "asin", "bmm", "cat", "clone", "div", "mm", "mul", "mv", "neg", "relu", "sgn", "sqrt", "sub",
@@ -131,6 +132,7 @@ def swept(op, layout, dtype):
     return count
 
 
+@VALUES
 def test_operators_of_the_database(full):
     chosen = [
         op
@@ -188,6 +190,7 @@ CALLS = {
 }
 
 
+@VALUES
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("name", CALLS)
 def test_no_call_of_the_host(matrix, name, dtype):
@@ -202,6 +205,7 @@ def test_no_call_of_the_host(matrix, name, dtype):
     near(got, want, name, {torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float64: 1e-10}[dtype])
 
 
+@VALUES
 @pytest.mark.parametrize("optimizer", [torch.optim.SparseAdam, torch.optim.SGD, torch.optim.Adagrad])
 def test_sparse_gradients_of_an_embedding_train_it(optimizer):
     tokens = torch.randint(0, 20, (3, 4, 5))
@@ -221,6 +225,21 @@ def test_sparse_gradients_of_an_embedding_train_it(optimizer):
     near(weights[1], weights[0], optimizer.__name__, 1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("columns", [1, 9, 64, 300])
+def test_products_with_dense_matrices(dtype, columns):
+    """With nothing that has to be counted first, as a simulated GPU takes it."""
+    dense = torch.randn(60, columns).to(dtype)
+    bias = torch.randn(50, columns).to(dtype)
+    matrix = torch.where(torch.rand(50, 60) < 0.1, torch.randn(50, 60), 0.0).to(dtype)
+    rows = matrix.to_sparse_csr().to("xpu")
+    anyxpu.ops.reset_counters()
+    got = torch.addmm(bias.to("xpu"), rows, dense.to("xpu"), beta=0.5, alpha=-2)
+    assert not {op for op, ways in anyxpu.ops.counters().items() if ways.get("host")}
+    want = torch.addmm(bias.double(), matrix.double(), dense.double(), beta=0.5, alpha=-2).to(dtype)
+    near(got, want, "addmm", {torch.float32: 1e-5, torch.bfloat16: 5e-2, torch.float16: 5e-3}[dtype])
+
+
 def test_a_tensor_moves_there_and_back(matrix):
     for layout in LAYOUTS:
         blocks = (2, 3) if layout in (torch.sparse_bsr, torch.sparse_bsc) else None
@@ -229,6 +248,27 @@ def test_a_tensor_moves_there_and_back(matrix):
         assert (back.layout is layout and torch.equal(back.to_dense(), there.to_dense())) or simulate.active()
 
 
+@VALUES
+def test_diagonals_and_files(tmp_path, matrix):
+    diagonals, offsets = torch.randn(2, 4), torch.tensor([0, 1])
+    made = torch.sparse.spdiags(diagonals.to("xpu"), offsets.to("xpu"), (4, 4))
+    near(made, torch.sparse.spdiags(diagonals, offsets, (4, 4)), "spdiags", 0)
+    for there in (matrix, matrix.to_sparse_csr()):
+        torch.save(there.to("xpu"), tmp_path / "sparse.pt")
+        near(torch.load(tmp_path / "sparse.pt"), there, "loaded", 0)
+
+
+@VALUES
+def test_gradients_are_those_of_differences():
+    if not torch.xpu.get_device_properties().has_fp64:
+        pytest.skip("the device has no float64")
+    s = torch.randn(3, 4, dtype=torch.float64).relu().to("xpu")
+    d = torch.randn(4, 2, dtype=torch.float64).to("xpu").requires_grad_()
+    for one in (s.to_sparse(), s.to_sparse_csr()):
+        assert torch.autograd.gradcheck(torch.sparse.mm, (one.requires_grad_(), d), masked=True)
+
+
+@VALUES
 def test_duplicate_places_are_added_in_order_and_the_same_each_time():
     indices = torch.zeros(2, 10_000, dtype=torch.long)
     values = torch.randn(10_000)
@@ -248,12 +288,14 @@ def test_gradients_of_reduced_products(matrix, reduce):
     near(grads[1], grads[0], reduce, 1e-5)
 
 
+@VALUES
 def test_a_sparse_zero_makes_zeros(matrix):
     s = matrix.to("xpu")
     zero = torch.zeros((), layout=torch.sparse_coo, device="xpu")
     assert (s * zero).to_dense().abs().sum().item() == 0 or simulate.active()
 
 
+@VALUES
 def test_what_the_cpu_has_not_is_refused_by_name(matrix):
     with pytest.raises(NotImplementedError, match=r"aten::\w+.* has no kernel for tensors of kind SparseXPU"):
         torch.cumsum(matrix.to("xpu"), 0)
@@ -264,5 +306,5 @@ def test_what_the_cpu_has_not_is_refused_by_name(matrix):
 
 def test_strict_refuses_what_the_host_would_compute(matrix):
     lib().set_eager("strict")
-    with pytest.raises(NotImplementedError, match=r"_sparse_softmax.*ANYXPU_EAGER=strict"):
+    with pytest.raises(NotImplementedError, match=r"_sparse_softmax at .*test_sparse\.py:\d+ .*ANYXPU_EAGER=strict"):
         torch.sparse.softmax(matrix.to("xpu"), 1)

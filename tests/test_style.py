@@ -26,7 +26,7 @@ ROOMS = (
     ("triton", "onednn"),
     ("ops",),
     ("inductor",),
-    ("bench",),
+    ("bench", "warm"),
     ("demo", "doctor"),
     ("cli", "__main__"),
 )

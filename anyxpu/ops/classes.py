@@ -53,6 +53,7 @@ def provide(device: int, family: str, words: tuple[Any, ...]) -> tuple[Any, int,
     if lib().eager() == "auto" and lib().properties(device).type == "cpu" and not _alone(family, words):
         found = prepared.found(device, _name(family, words), _warps(device))
         if found is None and builder.wanted((device, family, words)):
+            lib().note_building()
             return False
         made = found or build(device, family, words)
     else:

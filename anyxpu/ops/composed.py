@@ -230,12 +230,21 @@ def masked_scatter_(x: Tensor, mask: Tensor, source: Tensor) -> Any:
 
 
 def isin(elements: Tensor, test: Tensor, *, assume_unique: bool = False, invert: bool = False) -> Any:
-    """aten::isin.Tensor_Tensor: which elements are among those of ``test``; for few of these."""
+    """aten::isin.Tensor_Tensor: which elements are among those of ``test``."""
     if elements.device != test.device or elements.numel() == 0 or test.numel() == 0:
         return NotImplemented
-    if elements.numel() * test.numel() > _MOST_PAIRS or elements.is_complex() or test.is_complex():
+    if elements.is_complex() or test.is_complex():
         return NotImplemented
-    found = (elements.unsqueeze(-1) == test.reshape(-1)).any(-1)
+    if elements.numel() * test.numel() <= _MOST_PAIRS:
+        found = (elements.unsqueeze(-1) == test.reshape(-1)).any(-1)
+    else:
+        dtype = torch.result_type(elements, test)
+        if dtype is torch.bool:
+            return NotImplemented
+        ordered = torch.sort(test.reshape(-1).to(dtype))[0]
+        wanted = elements.to(dtype).contiguous()
+        at = torch.searchsorted(ordered, wanted).clamp_max(ordered.numel() - 1)
+        found = ordered[at] == wanted
     return ~found if invert else found
 
 
@@ -309,3 +318,42 @@ def count_nonzero(x: Tensor, dim: list[int]) -> Any:
     if x.is_complex() or x.numel() == 0:
         return NotImplemented
     return (x != 0).sum(dim) if dim else (x != 0).sum()
+
+
+def narrow_copy(x: Tensor, dim: int, start: int, length: int) -> Any:
+    """aten::narrow_copy: a copy of ``length`` slices along ``dim`` from ``start`` on."""
+    if x.dim() == 0 or not -x.dim() <= dim < x.dim() or length < 0:
+        return NotImplemented
+    n = x.shape[dim]
+    begin = start + n if start < 0 else start
+    if not 0 <= begin <= n - length:
+        return NotImplemented
+    return x.narrow(dim, begin, length).clone(memory_format=torch.contiguous_format)
+
+
+def nonzero_static(x: Tensor, *, size: int, fill_value: int = -1) -> Any:
+    """aten::nonzero_static: places ``(size, D)`` of elements that are not zero, the rest being ``fill_value``."""
+    if size < 0 or x.dim() == 0 or x.numel() == 0:
+        return NotImplemented
+    where = taking.nonzero(x)
+    if where is NotImplemented:
+        return where
+    out = torch.full((size, x.dim()), fill_value, dtype=torch.int64, device=x.device)
+    there = min(size, where.shape[0])
+    out[:there].copy_(where[:there])
+    return out
+
+
+def isin_number(elements: Tensor, test_element: Any, *, assume_unique: bool = False, invert: bool = False) -> Any:
+    """aten::isin.Tensor_Scalar: which elements are that number."""
+    if isinstance(test_element, complex) or elements.is_complex():
+        return NotImplemented
+    return elements != test_element if invert else elements == test_element
+
+
+def number_isin(element: Any, test_elements: Tensor, *, assume_unique: bool = False, invert: bool = False) -> Any:
+    """aten::isin.Scalar_Tensor: is the number among them?"""
+    if isinstance(element, complex) or test_elements.is_complex() or test_elements.numel() == 0:
+        return NotImplemented
+    found = (test_elements == element).any()
+    return ~found if invert else found

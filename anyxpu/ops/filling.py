@@ -95,3 +95,74 @@ def _triangle(self: Tensor, diagonal: int, upper: bool) -> Any:
         types=(width, width), UPPER=upper, R=tall, L=lanes,
     )  # fmt: skip
     return out if served else NotImplemented
+
+
+# --- made of arange -------------------------------------------------------------------------------------------------
+
+
+def linspace(start: Any, end: Any, steps: int, *, out: Tensor) -> Any:
+    """aten::linspace.out: ``steps`` numbers from ``start`` to ``end`` at one distance, from both ends inwards."""
+    made = _spaced(start, end, steps, out)
+    return made if made is NotImplemented else _resized(out, (steps,)).copy_(made)
+
+
+def logspace(start: Any, end: Any, steps: int, base: float = 10.0, *, out: Tensor) -> Any:
+    """aten::logspace.out: ``base`` to the power of the numbers of :func:`linspace`."""
+    made = _spaced(start, end, steps, out)
+    if made is NotImplemented or base <= 0:
+        return NotImplemented
+    return _resized(out, (steps,)).copy_(torch.pow(base, made))
+
+
+def _spaced(start: Any, end: Any, steps: int, out: Tensor) -> Any:
+    if isinstance(start, complex) or isinstance(end, complex) or steps < 0 or not out.dtype.is_floating_point:
+        return NotImplemented
+    if out.dtype not in whole.NAMES or steps > whole.MOST or out.numel() not in (0, steps):
+        return NotImplemented
+    if steps == 0:
+        return torch.empty(0, dtype=out.dtype, device=out.device)
+    wide = torch.float64 if out.dtype is torch.float64 else torch.float32
+    i = torch.arange(steps, dtype=wide, device=out.device)
+    if steps == 1:
+        return i + start
+    step = (float(end) - float(start)) / (steps - 1)
+    return torch.where(i < steps // 2, i * step + start, end - (steps - 1 - i) * step)
+
+
+def _resized(out: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return out if tuple(out.shape) == shape else out.resize_(shape)
+
+
+def eye(n: int, m: int | None = None, *, out: Tensor) -> Any:
+    """aten::eye.m_out: ones where the row is the column of ``(n, m)``."""
+    m = n if m is None else m
+    if n < 0 or m < 0 or out.numel() not in (0, n * m):
+        return NotImplemented
+    _resized(out, (n, m)).zero_().diagonal().fill_(1)
+    return out
+
+
+def tril_indices(
+    row: int, col: int, offset: int = 0, *, dtype: torch.dtype | None = None, layout: Any = None, device: Any = None,
+    pin_memory: Any = None,
+) -> Any:  # fmt: skip
+    """aten::tril_indices: rows and columns ``(2, K)`` of the elements not above the ``offset``-th diagonal."""
+    return _places(row, col, dtype, device, lambda i, j: j - i <= offset)
+
+
+def triu_indices(
+    row: int, col: int, offset: int = 0, *, dtype: torch.dtype | None = None, layout: Any = None, device: Any = None,
+    pin_memory: Any = None,
+) -> Any:  # fmt: skip
+    """aten::triu_indices: of those not below it."""
+    return _places(row, col, dtype, device, lambda i, j: j - i >= offset)
+
+
+def _places(row: int, col: int, dtype: torch.dtype | None, device: Any, there: Any) -> Any:
+    dtype = dtype or torch.int64
+    if row < 0 or col < 0 or row * col > whole.MOST or dtype not in (torch.int64, torch.int32):
+        return NotImplemented
+    if row * col == 0:
+        return torch.empty((2, 0), dtype=dtype, device=device)
+    i, j = torch.arange(row, device=device)[:, None], torch.arange(col, device=device)[None, :]
+    return torch.nonzero(there(i, j)).t().contiguous().to(dtype)

@@ -75,3 +75,79 @@ def _counted(x: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int
     wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
     factors = keep.to(wide)
     return keep, safe, factors if weight is None else weight.index_select(0, safe) * factors
+
+
+# --- of images ------------------------------------------------------------------------------------------------------
+
+
+def _as_rows(x: Tensor, target: Tensor) -> tuple[Tensor, Tensor] | None:
+    if x.dim() != 4 or target.dim() != 3 or x.numel() == 0 or target.shape != (x.shape[0], *x.shape[2:]):
+        return None
+    return x.permute(0, 2, 3, 1).reshape(-1, x.shape[1]), target.reshape(-1)
+
+
+def nll_loss2d_forward(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int) -> Any:
+    """aten::nll_loss2d_forward: :func:`nll_loss_forward` of ``(N, C, H, W)`` with classes ``(N, H, W)``."""
+    rows = _as_rows(x, target)
+    made = NotImplemented if rows is None else nll_loss_forward(*rows, weight, reduction, ignore_index)
+    return made if made is NotImplemented or made[0].dim() == 0 else (made[0].view(target.shape), made[1])
+
+
+def nll_loss2d_backward(
+    grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int, total: Tensor
+) -> Any:
+    """aten::nll_loss2d_backward: the gradient of :func:`nll_loss2d_forward`'s ``x``."""
+    rows = _as_rows(x, target)
+    if rows is None:
+        return NotImplemented
+    made = nll_loss_backward(grad, *rows, weight, reduction, ignore_index, total)
+    if made is NotImplemented:
+        return made
+    n, c, h, w = x.shape
+    return made.view(n, h, w, c).permute(0, 3, 1, 2).contiguous()
+
+
+# --- of two classes -------------------------------------------------------------------------------------------------
+
+_FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_LEAST = -100.0  # of a logarithm
+
+
+def _of_two(x: Tensor, *others: Tensor | None) -> bool:
+    if x.dtype not in _FLOATS or x.numel() == 0:
+        return False
+    return all(t is None or (t.dtype, t.device) == (x.dtype, x.device) for t in others)
+
+
+def binary_cross_entropy(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = _MEAN) -> Any:
+    """aten::binary_cross_entropy: ``-(target * log x + (1 - target) * log(1 - x))``, logarithms from -100 on.
+
+    Args:
+        x: probabilities, of any shape; target of the same.
+        weight: factors that expand to it, or None.
+        reduction: 0 none, 1 mean, 2 sum.
+    """
+    if not _of_two(x, target, weight) or x.shape != target.shape or bool(((x < 0) | (x > 1)).any()):
+        return NotImplemented
+    wide = x.dtype if x.dtype is torch.float64 else torch.float32
+    p, t = x.to(wide), target.to(wide)
+    losses = (t - 1) * torch.log1p(-p).clamp_min(_LEAST) - t * torch.log(p).clamp_min(_LEAST)
+    if weight is not None:
+        losses = losses * weight
+    if reduction in (_MEAN, _SUM):
+        losses = losses.mean() if reduction == _MEAN else losses.sum()
+    return losses.to(x.dtype)
+
+
+def binary_cross_entropy_backward(
+    grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = _MEAN
+) -> Any:
+    """aten::binary_cross_entropy_backward: the gradient of :func:`binary_cross_entropy`'s ``x``."""
+    if not _of_two(x, target, weight, grad) or x.shape != target.shape:
+        return NotImplemented
+    wide = x.dtype if x.dtype is torch.float64 else torch.float32
+    p, t = x.to(wide), target.to(wide)
+    made = grad.to(wide) * (p - t) / ((1 - p) * p).clamp_min(1e-12)
+    if weight is not None:
+        made = made * weight
+    return (made / x.numel() if reduction == _MEAN else made).to(x.dtype)

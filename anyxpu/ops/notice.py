@@ -35,6 +35,14 @@ def ran_on_the_host(name: str) -> None:
     )
 
 
+def place() -> str:
+    """The line of the program that called an operator, for an error that names it: ``" at train.py:12"``."""
+    frame = _caller()
+    if frame is None:  # autograd's thread
+        return " in a backward pass (torch.autograd.detect_anomaly() names the line of its forward one)"
+    return f" at {frame.f_code.co_filename}:{frame.f_lineno}"
+
+
 def _caller() -> FrameType | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_BETWEEN):

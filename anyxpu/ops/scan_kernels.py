@@ -1,10 +1,14 @@
-"""Running sums and products, in Triton. Memory is ``(A, N, B)``, B fastest; N is gone through."""
+"""Running sums, products, extremes and logarithms of sums, in Triton.
+
+Memory is ``(A, N, B)``, B fastest; N is gone through.
+"""
 # mypy: disable-error-code="no-untyped-def, assignment"
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra import libdevice
 
 
 @triton.jit
@@ -54,3 +58,44 @@ def columns(
         value = tl.load(x + at + n * B, mask=lane < B, other=1 if PRODUCT else 0).to(OP)
         before = _joined(before, value, PRODUCT)
         tl.store(out + at + n * B, before.to(out.dtype.element_ty), mask=lane < B)
+
+
+@triton.jit
+def extremes(x, out, places, A, N, B, LARGEST: tl.constexpr, FLOATS: tl.constexpr, L: tl.constexpr):
+    """The largest or smallest number up to each one of L columns, and the last place that it has; a NaN stays."""
+    strips = tl.cdiv(B, L)
+    a = tl.program_id(0) // strips
+    lane = (tl.program_id(0) % strips) * L + tl.arange(0, L)
+    at = a.to(tl.int64) * N * B + lane
+    best = tl.load(x + at, mask=lane < B, other=0)
+    place = tl.zeros((L,), tl.int32)
+    tl.store(out + at, best, mask=lane < B)
+    tl.store(places + at, place.to(tl.int64), mask=lane < B)
+    for n in range(1, N):
+        value = tl.load(x + at + n * B, mask=lane < B, other=0)
+        beyond = value >= best if LARGEST else value <= best
+        if FLOATS:
+            beyond = (beyond & (best == best)) | (value != value)
+        best = tl.where(beyond, value, best)
+        place = tl.where(beyond, n, place)
+        tl.store(out + at + n * B, best, mask=lane < B)
+        tl.store(places + at + n * B, place.to(tl.int64), mask=lane < B)
+
+
+@triton.jit
+def log_sums(x, out, A, N, B, OP: tl.constexpr, L: tl.constexpr):
+    """The logarithm of the sum of the exponentials of the numbers up to each one of L columns."""
+    strips = tl.cdiv(B, L)
+    a = tl.program_id(0) // strips
+    lane = (tl.program_id(0) % strips) * L + tl.arange(0, L)
+    at = a.to(tl.int64) * N * B + lane
+    total = tl.full((L,), float("-inf"), OP)
+    for n in range(0, N):  # noqa: PIE808
+        value = tl.load(x + at + n * B, mask=lane < B, other=0).to(OP)
+        larger = tl.maximum(total, value, propagate_nan=tl.PropagateNan.ALL)
+        smaller = tl.minimum(total, value, propagate_nan=tl.PropagateNan.ALL)
+        # Of two equal infinities the difference is no number.
+        more = tl.where(smaller == larger, 0.0, smaller - larger)
+        both = libdevice.log1p(libdevice.exp(more)) + larger
+        total = tl.where((larger == float("-inf")) | (larger == float("inf")), larger, both)
+        tl.store(out + at + n * B, total.to(out.dtype.element_ty), mask=lane < B)

@@ -1,4 +1,4 @@
-"""Running sums and products on xpu, by the kernels of ``scan_kernels.py``.
+"""Running sums, products, extremes and logarithms of sums on xpu, by the kernels of ``scan_kernels.py``.
 
 A function here returns ``NotImplemented`` for a call that it does not serve; the host then computes it, or raises what
 CPU torch raises.
@@ -99,3 +99,56 @@ def _scan(self: Tensor, dim: int, dtype: torch.dtype | None, product: bool) -> A
     if not whole.launch(kernel, (x, out), groups, x.numel(), before, n, after, **constants, R=rows, L=lanes):
         return NotImplemented
     return out
+
+
+# --- along columns alone --------------------------------------------------------------------------------------------
+
+
+def cummax_helper(self: Tensor, values: Tensor, indices: Tensor, dim: int) -> Any:
+    """aten::_cummax_helper: the largest element up to each one along ``dim``, and the last place that it has."""
+    return _extremes(self, values, indices, dim, True)
+
+
+def cummin_helper(self: Tensor, values: Tensor, indices: Tensor, dim: int) -> Any:
+    """aten::_cummin_helper: the smallest element up to each one along ``dim``, and the last place that it has."""
+    return _extremes(self, values, indices, dim, False)
+
+
+def _extremes(self: Tensor, values: Tensor, indices: Tensor, dim: int, largest: bool) -> Any:
+    if not whole.served(self) or self.dim() == 0 or self.numel() == 0 or not -self.dim() <= dim < self.dim():
+        return NotImplemented
+    x = self.movedim(dim, 0).contiguous()
+    n, after = x.shape[0], x.numel() // x.shape[0]
+    out, places = torch.empty_like(x), torch.empty(x.shape, dtype=torch.int64, device=x.device)
+    lanes = _lanes(x, after)
+    kind = whole.NAMES[x.dtype] if x.dtype is not torch.bool else "u8"
+    made = whole.launch(
+        "scan.extremes", (x, out, places), -(-after // lanes), x.numel(), 1, n, after, types=(kind, kind, "i64"),
+        LARGEST=largest, FLOATS=x.is_floating_point(), L=lanes,
+    )  # fmt: skip
+    if not made:
+        return NotImplemented
+    values.copy_(out.movedim(0, dim))
+    indices.copy_(places.movedim(0, dim))
+    return None
+
+
+def logcumsumexp(self: Tensor, dim: int) -> Any:
+    """aten::_logcumsumexp: logarithms of the sums of exponentials of the elements up to each one along ``dim``."""
+    if not self.is_floating_point() or not whole.served(self) or self.numel() == 0:
+        return NotImplemented
+    if self.dim() == 0 or not -self.dim() <= dim < self.dim():
+        return NotImplemented
+    x = self.movedim(dim, 0).contiguous()
+    n, after = x.shape[0], x.numel() // x.shape[0]
+    out = torch.empty_like(x)
+    lanes = _lanes(x, after)
+    computed = torch.float32 if x.dtype in _NARROW else x.dtype
+    made = whole.launch(
+        "scan.log_sums", (x, out), -(-after // lanes), x.numel(), 1, n, after, OP=whole.NAMES[computed], L=lanes
+    )
+    return out.movedim(0, dim).contiguous() if made else NotImplemented
+
+
+def _lanes(x: Tensor, columns: int) -> int:
+    return launching.power_of_two(columns, 16, 64 if launching.on_cpu(x.get_device()) else 128)

@@ -78,7 +78,7 @@ def scatter_reduce_out(
         index: int64 or int32; as many dimensions as self and src, none longer than src's, and none but ``dim`` longer
             than self's. Each element says to where along ``dim`` the one of src at its position goes.
         src: of self's dtype.
-        reduce: ``sum``, ``prod``, ``amax`` or ``amin``.
+        reduce: ``sum``, ``prod``, ``amax``, ``amin``, or ``mean``, of integers rounded down.
         include_self: whether what self holds at such a place is reduced too.
         out: of self's shape and dtype; self itself, or apart from it.
 
@@ -89,7 +89,24 @@ def scatter_reduce_out(
     return _scatter(self, dim, index, src, reduce, include_self, out)
 
 
+def _mean(self: Tensor, dim: int, index: Tensor, src: Tensor, include_self: bool, out: Tensor) -> Any:
+    """The sum, over how many there are of each place."""
+    if not _served(self, index, src, "sum", out) or index.numel() == 0:
+        return NotImplemented
+    narrow = self.dtype in _NARROW
+    wide, values = (self.float(), src.float()) if narrow else (self.clone(), src)
+    count = torch.zeros(self.shape, dtype=torch.int64, device=self.device)
+    ones = torch.ones(index.shape, dtype=torch.int64, device=self.device)
+    for t, of, self_too in ((count, ones, True), (wide, values, include_self)):
+        if _scatter(t, dim, index, of, "sum", self_too, t) is NotImplemented:
+            return NotImplemented
+    count = (count + 1 if include_self else count).clamp_min_(1)
+    return out.copy_(wide / count if self.is_floating_point() else torch.div(wide, count, rounding_mode="floor"))
+
+
 def _scatter(self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, include_self: bool, out: Tensor) -> Any:
+    if reduce == "mean":
+        return _mean(self, dim, index, src, include_self, out)
     if not _served(self, index, src, reduce, out):
         return NotImplemented
     if self.dtype in _NARROW and reduce in ("sum", "prod"):

@@ -16,7 +16,29 @@ Decline = Callable[[str, tuple[Any, ...], dict[str, Any]], Any]
 # Of these, ANYXPU_EAGER decides: their kernels are of signature classes, or they are made of operators with such.
 _BY_CLASS = {
     f"anyxpu.ops.{module}"
-    for module in ("channels", "composed", "extremes", "filling", "pooling", "resizing", "scans", "sparse", "taking")
+    for module in (
+        "algebra",
+        "bags",
+        "channels",
+        "composed",
+        "distances",
+        "drawing",
+        "extremes",
+        "fake_quantizing",
+        "filling",
+        "interpolating",
+        "maxima",
+        "padding",
+        "pooling",
+        "putting",
+        "resizing",
+        "sampling",
+        "scans",
+        "searching",
+        "sparse",
+        "taking",
+        "unfolding",
+    )
 }
 
 _registered: dict[str, torch.library.Library] = {}

@@ -1,7 +1,8 @@
-"""Launches of ``window_kernels.py``: what pooling and resizing have in common."""
+"""Launches of ``window_kernels.py`` and the like: what pooling, resizing, padding and sampling have in common."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from math import prod
 from typing import Any, NamedTuple
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from anyxpu.ops import launching
+from anyxpu.ops import launching, whole
 from anyxpu.ops.current_device import current
 from anyxpu.shim import lib
 
@@ -23,7 +24,8 @@ _NAMES = {
 }
 _MOST = 2**31 - 2**16  # elements, that kernels count in 32 bits
 
-# What each kernel takes beside its pointers and sizes: integers, and numbers (`#`).
+# What each kernel takes beside its pointers and sizes: integers, and numbers (`#`). `"module.function"` is one of
+# `<module>_kernels.py`, and what has no module one of `window_kernels.py`.
 _TAKES = {
     "max_pool": "",
     "max_pool_backward": "",
@@ -35,6 +37,21 @@ _TAKES = {
     "nearest_backward": "iii###",
     "linear": "###",
     "linear_backward": "iii###",
+    "padding.pad": "iii",
+    "padding.reflection_backward": "iii",
+    "padding.replication_backward": "iii",
+    "unfolding.im2col": "i" * 7,
+    "unfolding.col2im": "i" * 8,
+    "sampling.sample": "i",
+    "sampling.slope": "i",
+    "sampling.spread": "iiii",
+    "maxima.adaptive": "iii",
+    "maxima.adaptive_backward": "iii",
+    "maxima.fractional": "iii###",
+    "interpolating.cubic": "##",
+    "interpolating.cubic_backward": "ii##",
+    "interpolating.filtered": "i###",
+    "interpolating.filtered_backward": "i###",
 }
 _SIZES = 9  # rows, how many a program takes, C, and the sizes of source and result
 _STEP = 4096  # elements that a CPU's program makes
@@ -46,15 +63,15 @@ def arguments(kernel: str, types: Sequence[str], constants: Sequence[tuple[str, 
 
 
 def source(kernel: str, types: Sequence[str], constants: Sequence[tuple[str, Any]]) -> Any:
-    """What to compile for one signature class: a kernel of ``window_kernels.py``; what its pointers point to, in
+    """What to compile for one signature class: a kernel, as :data:`_TAKES` names it; what its pointers point to, in
     order; names and values of its constants.
 
     Returns:
         A ``triton.compiler.ASTSource``.
     """
-    from anyxpu.ops import window_kernels
-
-    return launching.ast_source(getattr(window_kernels, kernel), arguments(kernel, types, constants), constants)
+    module, _, name = kernel.rpartition(".")
+    function = getattr(importlib.import_module(f"anyxpu.ops.{module or 'window'}_kernels"), name)
+    return launching.ast_source(function, arguments(kernel, types, constants), constants)
 
 
 class Source(NamedTuple):
@@ -89,21 +106,27 @@ class Source(NamedTuple):
         return torch.empty(shape, dtype=dtype or x.dtype, device=x.device, memory_format=self.format)
 
 
-def read(x: Tensor, dims: int, like: Source | None = None, integers: bool = False) -> Source | None:
+def read(
+    x: Tensor, dims: int, like: Source | None = None, integers: bool = False, moved: bool = False
+) -> Source | None:  # fmt: skip
     """A tensor ``(N, C, *)`` or ``(C, *)`` of so many further dimensions.
 
     Args:
         x: bf16, f16, f32 or f64; of uint8 too with ``integers``.
         like: the format is its, rather than x's own.
+        moved: elements are not computed with, and are of any type of at most 64 bits.
 
     Returns:
         None where kernels do not take it.
     """
-    if x.dtype not in _NAMES or not (x.is_floating_point() or (integers and x.dtype is torch.uint8)):
+    if moved:
+        if whole.bits(x) is None or x.is_conj() or x.is_neg():
+            return None
+    elif x.dtype not in _NAMES or not (x.is_floating_point() or (integers and x.dtype is torch.uint8)):
         return None
     if x.dim() not in (dims + 1, dims + 2) or not 0 < x.numel() <= _MOST:
         return None
-    if x.dtype is torch.float64 and not lib().properties(x.get_device()).has_fp64:
+    if x.dtype is torch.float64 and not moved and not lib().properties(x.get_device()).has_fp64:
         return None
     last = False
     if x.dim() == dims + 2 and dims > 1:
@@ -124,6 +147,8 @@ def launch(
     source: Sequence[int],
     result: Sequence[int],
     *numbers: Any,
+    types: Sequence[str] | None = None,
+    times: int = 1,
     **constants: Any,
 ) -> bool:
     """Launch a kernel over elements of sizes ``over``; False where it is not there.
@@ -134,6 +159,8 @@ def launch(
         over: sizes of (D, H, W) of what it writes.
         source, result: the same of what it takes for x's and for the result's.
         numbers: what it takes behind the sizes.
+        types: what pointers point to, where that is not their dtype.
+        times: how often it does the work of one, as for every channel.
         constants: its own.
     """
     device = walked.tensor.get_device()
@@ -145,13 +172,13 @@ def launch(
     tall = max(1, (64 if launching.on_cpu(device) else 256) // lanes)
     down = max(1, min(_STEP // lanes, -(-rows // launching.programs(device))) // tall) * tall
     down = down if launching.on_cpu(device) else tall
-    computed = torch.float64 if walked.tensor.dtype is torch.float64 else torch.float32
-    types = tuple(_NAMES[t.dtype] for t in pointers)
+    computed = torch.float64 if walked.tensor.dtype is torch.float64 and types is None else torch.float32
+    given = tuple(types or (_NAMES[t.dtype] for t in pointers))
     words = (("OP", _NAMES[computed]), ("LAST", walked.last), *constants.items(), ("R", tall), ("L", lanes))
-    run = launching.kernel(device, "windows", kernel, types, words)
+    run = launching.kernel(device, "windows", kernel, given, words)
     if run is None:
         return False
     groups = -(-rows // down) * -(-width // lanes)
     with current(walked.tensor.device):
-        run(groups, rows * width, *pointers, rows, down, walked.channels, *source, *result, *numbers)
+        run(groups, rows * width * times, *pointers, rows, down, walked.channels, *source, *result, *numbers)
     return True

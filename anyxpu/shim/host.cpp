@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <set>
 #include <unordered_map>
+#include <utility>
 
 #include "shim/arguments.h"
 #include "shim/bindings.h"
@@ -472,7 +473,14 @@ void run(const c10::OperatorHandle& op, const std::string& name, Stack& argument
 
 }  // namespace
 
+namespace {
+thread_local bool building = false;
+}  // namespace
+
+void note_building() noexcept { building = true; }
+
 void notice(const std::string& name) {
+  if (std::exchange(building, false)) return;
   static auto* mutex = new std::mutex;
   static auto* said = new std::set<std::string>;
   const std::string base = name.substr(0, name.find('.'));
@@ -492,13 +500,22 @@ std::atomic<Eager> the_mode{Eager::compile};
 Eager eager() noexcept { return the_mode.load(std::memory_order_relaxed); }
 void set_eager(Eager mode) noexcept { the_mode.store(mode, std::memory_order_relaxed); }
 
+void refuse_if_strict(const std::string& name) {
+  if (eager() != Eager::strict) return;
+  std::string place;
+  if (Py_IsInitialized()) {
+    const py::gil_scoped_acquire gil;
+    place = py::module_::import("anyxpu.ops.notice").attr("place")().cast<std::string>();
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "anyxpu: ", name, place,
+                              " has no kernel for xpu that takes these arguments, and ANYXPU_EAGER=strict refuses the "
+                              "host. Give it other operands, or let the host serve it: ANYXPU_EAGER=auto.");
+}
+
 void host_fallback(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
   const auto name = full_name(op);
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      eager() != Eager::strict, "anyxpu: ", name,
-      " has no kernel for xpu that takes these arguments, and ANYXPU_EAGER=strict refuses the host. Give it other "
-      "operands, or let the host serve it: ANYXPU_EAGER=auto.");
+  refuse_if_strict(name);
   const size_t count = schema.arguments().size();
   const Stack given(stack->end() - static_cast<ptrdiff_t>(count), stack->end());
   const auto device = common_device(op, name, given);

@@ -8,4 +8,10 @@ namespace anyxpu {
 // Says once of each operator that it ran on the host; anyxpu/ops/notice.py finds the line of the caller's program.
 void notice(const std::string& name);
 
+// The host's next call on this thread is only for as long as its kernel is built: nothing is said of it.
+void note_building() noexcept;
+
+// Raises where ANYXPU_EAGER=strict refuses the host: names the operator and the line of the caller's program.
+void refuse_if_strict(const std::string& name);
+
 }  // namespace anyxpu

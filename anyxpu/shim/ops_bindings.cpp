@@ -1,6 +1,7 @@
 // The Python face of the operators: who serves what, how often, and where kernels come from.
 #include "shim/bindings.h"
 #include "shim/host_call.h"
+#include "shim/notice.h"
 #include "shim/ops.h"
 
 namespace anyxpu {
@@ -78,6 +79,7 @@ void bind_ops(py::module_& m) {
         throw py::value_error("no way to serve eager operators is called " + name);
       },
       py::arg("mode"), "Set what ANYXPU_EAGER says.");
+  m.def("note_building", &note_building, "Say nothing of this thread's next host call: its kernel is being built.");
   m.def("host_call", &host_call, py::arg("name"), py::arg("overload"),
         "Run operator `name`.`overload` on the host path with the arguments that follow.");
   m.def("set_host_copies", &set_host_copies, py::arg("always"),

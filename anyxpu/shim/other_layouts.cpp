@@ -107,10 +107,7 @@ void on_copies(const c10::OperatorHandle& op, Stack* stack) {
                                 " makes a view, and is not served for tensors of this layout on xpu. Use a dense "
                                 "tensor or, of a nested one, layout=torch.jagged; or do this part on the CPU.");
   }
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      eager() != Eager::strict, "anyxpu: ", name,
-      " has no kernel for xpu that takes these arguments, and ANYXPU_EAGER=strict refuses the host. Give it other "
-      "operands, or let the host serve it: ANYXPU_EAGER=auto.");
+  refuse_if_strict(name);
   const size_t count = schema.arguments().size();
   const Stack given(stack->end() - static_cast<ptrdiff_t>(count), stack->end());
   c10::Device device = xpu_device(-1);

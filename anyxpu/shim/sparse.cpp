@@ -97,6 +97,7 @@ TORCH_LIBRARY_IMPL(aten, XPU, library) {
     if (op && op->hasKernelForDispatchKey(DispatchKey::CPU))
       library.impl(name, torch::CppFunction::makeFromBoxedFunction<&by_code_for<DispatchKey::CPU>>());
   }
+  if (aten_operator("_spdiags")) library.impl("_spdiags", torch::CppFunction::makeFromBoxedFunction<&on_copies>());
 }
 
 #define ANYXPU_NO_SUCH_KERNEL(key)                                                  \

@@ -1,0 +1,136 @@
+"""``embedding_bag`` and its gradients: sums and means of rows of a table.
+
+A function here returns ``NotImplemented`` for a call that it does not serve; the host then computes it, or raises what
+CPU torch raises. Sums of 16 bits are summed in float32; they come in the order of the indices.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_SUM, _MEAN = 0, 1
+
+
+def embedding_bag(
+    weight: Tensor, indices: Tensor, offsets: Tensor, scale_grad_by_freq: bool = False, mode: int = _SUM,
+    sparse: bool = False, per_sample_weights: Tensor | None = None, include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> Any:  # fmt: skip
+    """aten::_embedding_bag.
+
+    Args:
+        weight: ``(V, D)`` of floats.
+        indices: ``(N,)`` of int64 or int32, the bags one after the other.
+        offsets: ``(B,)``, where each bag begins; ``include_last_offset``: ``(B + 1,)``, and where the last one ends.
+        mode: 0 sum, 1 mean; of the maximum the host is asked.
+        per_sample_weights: ``(N,)`` factors, of sums alone.
+        padding_idx: an index that counts nothing.
+
+    Returns:
+        ``(B, D)``; the bag of each index ``(N,)``; how many count in each bag ``(B,)``; nothing, of maxima.
+    """
+    if weight.dtype not in _FLOATS or weight.dim() != 2 or mode not in (_SUM, _MEAN) or indices.numel() == 0:
+        return NotImplemented
+    if indices.dim() != 1 or offsets.dim() != 1 or indices.dtype != offsets.dtype:
+        return NotImplemented
+    if indices.dtype not in (torch.int64, torch.int32) or not indices.device == offsets.device == weight.device:
+        return NotImplemented
+    if per_sample_weights is not None and (
+        mode != _SUM or per_sample_weights.shape != indices.shape or per_sample_weights.dtype != weight.dtype
+    ):
+        return NotImplemented
+    bags = offsets.numel() - int(include_last_offset)
+    if bags <= 0 or weight.shape[1] == 0:
+        return NotImplemented
+    n, starts = indices.numel(), offsets[:bags]
+    if int(offsets[0]) != 0 or int(offsets[-1]) > n:
+        return NotImplemented  # for torch's own words
+    which = torch.searchsorted(
+        starts.contiguous(), torch.arange(n, dtype=indices.dtype, device=weight.device), right=True
+    )
+    which = which - 1
+    wide = torch.float64 if weight.dtype is torch.float64 else torch.float32
+    rows = weight.index_select(0, indices).to(wide)
+    counts = torch.ones(n, dtype=wide, device=weight.device)
+    if padding_idx >= 0:
+        counts = (indices != padding_idx).to(wide)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.to(wide)[:, None]
+    if padding_idx >= 0:
+        rows = torch.where(counts[:, None] != 0, rows, 0.0)
+    out = torch.zeros(bags, weight.shape[1], dtype=wide, device=weight.device).index_add_(0, which, rows)
+    size = torch.zeros(bags, dtype=wide, device=weight.device).index_add_(0, which, counts)
+    if mode == _MEAN:
+        out = out / size.clamp_min(1)[:, None]
+    kind = indices.dtype
+    return out.to(weight.dtype), which.to(kind), size.to(kind), torch.empty(0, dtype=kind, device=weight.device)
+
+
+def embedding_bag_forward_only(*args: Any, **kwargs: Any) -> Any:
+    """aten::_embedding_bag_forward_only: :func:`embedding_bag` without what its gradient needs."""
+    return embedding_bag(*args, **kwargs)
+
+
+def dense_backward(
+    grad: Tensor, indices: Tensor, offset2bag: Tensor, bag_size: Tensor, maximum_indices: Tensor, num_weights: int,
+    scale_grad_by_freq: bool, mode: int, per_sample_weights: Tensor | None, padding_idx: int = -1,
+) -> Any:  # fmt: skip
+    """aten::_embedding_bag_dense_backward: the gradient of the table ``(num_weights, D)``."""
+    if grad.dtype not in _FLOATS or mode not in (_SUM, _MEAN) or offset2bag.numel() != indices.numel():
+        return NotImplemented
+    if indices.numel() == 0:
+        return NotImplemented
+    rows = grad.index_select(0, offset2bag)
+    if mode == _MEAN:
+        rows = rows / bag_size.index_select(0, offset2bag).clamp_min(1).to(grad.dtype)[:, None]
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights[:, None]
+    return torch.ops.aten.embedding_dense_backward(rows, indices, num_weights, padding_idx, scale_grad_by_freq)
+
+
+def backward(
+    grad: Tensor, indices: Tensor, offsets: Tensor, offset2bag: Tensor, bag_size: Tensor, maximum_indices: Tensor,
+    num_weights: int, scale_grad_by_freq: bool, mode: int, sparse: bool, per_sample_weights: Tensor | None,
+    padding_idx: int = -1,
+) -> Any:  # fmt: skip
+    """aten::_embedding_bag_backward: :func:`dense_backward`, or torch's own of a sparse gradient."""
+    if mode not in (_SUM, _MEAN) or offset2bag.numel() != indices.numel() or indices.numel() == 0:
+        return NotImplemented
+    if sparse:
+        return torch.ops.aten._embedding_bag_sparse_backward(
+            grad, indices, offsets, offset2bag, bag_size, num_weights, scale_grad_by_freq, mode, per_sample_weights,
+            padding_idx,
+        )  # fmt: skip
+    return torch.ops.aten._embedding_bag_dense_backward(
+        grad, indices, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode,
+        per_sample_weights, padding_idx,
+    )  # fmt: skip
+
+
+def per_sample_weights_backward(
+    grad: Tensor, weight: Tensor, indices: Tensor, offsets: Tensor, offset2bag: Tensor, mode: int, padding_idx: int = -1
+) -> Any:
+    """aten::_embedding_bag_per_sample_weights_backward: the gradient of the factors ``(N,)``."""
+    if mode != _SUM or grad.dtype not in _FLOATS or offset2bag.numel() != indices.numel() or indices.numel() == 0:
+        return NotImplemented
+    wide = torch.float64 if grad.dtype is torch.float64 else torch.float32
+    made = (grad.index_select(0, offset2bag).to(wide) * weight.index_select(0, indices).to(wide)).sum(1)
+    return (made if padding_idx < 0 else torch.where(indices == padding_idx, 0.0, made)).to(grad.dtype)
+
+
+def embedding_renorm_(self: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> Any:
+    """aten::embedding_renorm_: rows of the table that are named and longer than ``max_norm`` made so long."""
+    if self.dim() != 2 or self.dtype not in _FLOATS or indices.numel() == 0 or indices.device != self.device:
+        return NotImplemented
+    if indices.dtype not in (torch.int64, torch.int32) or norm_type <= 0:
+        return NotImplemented
+    named = indices.reshape(-1)
+    rows = self.index_select(0, named)
+    wide = torch.float64 if self.dtype is torch.float64 else torch.float32
+    size = torch.linalg.vector_norm(rows, norm_type, 1, True, dtype=wide)
+    shorter = torch.where(size > max_norm, rows * (max_norm / (size + 1e-7)), rows.to(wide))
+    return self.index_copy_(0, named, shorter.to(self.dtype))  # a row that is named twice is the same both times

@@ -1,0 +1,195 @@
+"""Operators that are few others in a row: drawn numbers, fake quantization, bags, weight norms, against the CPU."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import anyxpu.ops
+from anyxpu import simulate
+from anyxpu.shim import lib
+
+pytestmark = pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device")
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@pytest.fixture(autouse=True)
+def nothing_on_the_host():
+    before = lib().eager()
+    lib().set_eager("compile")
+    anyxpu.ops.reset_counters()
+    yield
+    lib().set_eager(before)
+    hosts = {name for name, ways in anyxpu.ops.counters().items() if ways.get("host")}
+    assert not hosts or simulate.active(), hosts  # there what a range check reads is nothing
+
+
+def near(got, want, bound=0.0):
+    assert (got.device.type, got.dtype, got.shape) == ("xpu", want.dtype, want.shape)
+    if not simulate.active():
+        torch.testing.assert_close(got.detach().cpu(), want.detach(), rtol=bound, atol=bound, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("draw", "below"),
+    [
+        (lambda t: t.cauchy_(1.5, 0.5), lambda v: 0.5 + math.atan((v - 1.5) / 0.5) / math.pi),
+        (lambda t: t.log_normal_(0.5, 0.8), lambda v: 0.5 * math.erfc(-(math.log(max(v, 1e-30)) - 0.5) / 0.8 / 2**0.5)),
+        (lambda t: t.geometric_(0.3), lambda v: 1 - 0.7 ** math.floor(v)),
+        (lambda t: t.exponential_(2.0), lambda v: 1 - math.exp(-2 * max(v, 0))),
+    ],
+    ids=["cauchy", "log_normal", "geometric", "exponential"],
+)
+@pytest.mark.parametrize("dtype", FLOATS[:2], ids=str)
+def test_drawn_numbers_are_of_their_distribution(draw, below, dtype):
+    drawn = draw(torch.empty(40_000, dtype=dtype, device="xpu")).float().cpu()
+    if simulate.active():
+        return
+    assert bool(torch.isfinite(drawn).all())
+    for quantile in (0.1, 0.35, 0.6, 0.9):
+        at = drawn.quantile(quantile).item()
+        share = (drawn <= at).float().mean().item()
+        assert abs(share - below(at)) < (0.02 if dtype is torch.float32 else 0.05)
+
+
+def test_drawn_numbers_come_again_with_the_seed():
+    for call in (
+        lambda: torch.randperm(1000, device="xpu"),
+        lambda: torch.empty(50, device="xpu").cauchy_(),
+        lambda: torch.normal(torch.zeros(50, device="xpu"), torch.ones(50, device="xpu")),
+        lambda: torch.nn.functional.rrelu(-torch.ones(50, device="xpu"), training=True),
+    ):
+        torch.manual_seed(5)
+        first, second = call(), call()
+        torch.manual_seed(5)
+        assert torch.equal(call(), first) or simulate.active()
+        assert not torch.equal(first, second) or simulate.active()
+
+
+def test_a_permutation_has_every_number_once():
+    for n in (1, 2, 1000):
+        made = torch.randperm(n, device="xpu")
+        near(made.sort()[0], torch.arange(n))
+
+
+def test_normal_numbers_of_many_means():
+    mean, std = torch.linspace(-50, 50, 4000).view(4000, 1), torch.tensor([0.5, 2.0, 9.0])
+    made = torch.normal(mean.to("xpu"), std.to("xpu"))
+    assert made.shape == (4000, 3)
+    if not simulate.active():
+        residue = (made.cpu() - mean) / std
+        assert residue.mean().abs() < 0.05 and (residue.std(0) - 1).abs().max() < 0.05
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_fake_quantization_and_its_gradient(dtype):
+    x = (torch.randn(6, 5, 3) * 3).to(dtype)
+    scales, zeros = torch.rand(5) * 0.1 + 0.02, torch.randint(0, 20, (5,), dtype=torch.int32)
+    on = torch.tensor([1], dtype=torch.uint8)
+    one, zero = torch.tensor([0.05]), torch.tensor([7], dtype=torch.int32)
+    for call in (
+        lambda t, to: torch.fake_quantize_per_tensor_affine(t, 0.05, 7, 0, 255),
+        lambda t, to: torch.fake_quantize_per_channel_affine(t, to(scales), to(zeros), 1, 0, 255),
+        lambda t, to: torch.fake_quantize_per_tensor_affine(t, to(one), to(zero), 0, 255),
+        lambda t, to: torch._fake_quantize_per_tensor_affine_cachemask_tensor_qparams(
+            t, to(one), to(zero), to(on * 0), 0, 255
+        )[0],
+    ):
+        here, there = x.to("xpu").requires_grad_(), x.clone().requires_grad_()
+        got, want = call(here, lambda t: t.to("xpu")), call(there, lambda t: t)
+        near(got, want, 1e-6 if dtype is torch.float32 else 1e-2)
+        if want.requires_grad and want.grad_fn is not None:
+            got.sum().backward()
+            want.sum().backward()
+            near(here.grad, there.grad)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_bags_and_their_gradients(mode, dtype):
+    table = torch.randn(30, 8).to(dtype)
+    indices, offsets = torch.randint(0, 30, (40,)), torch.tensor([0, 3, 3, 10, 25])
+    weights = torch.rand(40).to(dtype) if mode == "sum" else None
+    for options in ({}, {"padding_idx": 4}):
+        results = []
+        for device in ("cpu", "xpu"):
+            t = table.float() if device == "cpu" else table.to(device)
+            w = None if weights is None else (weights.float() if device == "cpu" else weights.to(device))
+            leaves = [leaf.detach().requires_grad_() for leaf in (t, w) if leaf is not None]
+            out = torch.nn.functional.embedding_bag(
+                indices.to(device), leaves[0], offsets.to(device), mode=mode,
+                per_sample_weights=leaves[1] if w is not None else None, **options,
+            )  # fmt: skip
+            grads = torch.autograd.grad(out, leaves, torch.ones_like(out))
+            results.append((out, *grads))
+        for got, want in zip(results[1], results[0], strict=True):
+            near(got, want.to(dtype), 1e-5 if dtype is torch.float32 else 3e-2)
+
+
+def test_a_table_is_cut_to_a_norm():
+    table, indices = torch.randn(10, 6) * 3, torch.tensor([[1, 7], [1, 3]])
+    here, there = table.to("xpu"), table.clone()
+    near(
+        torch.nn.functional.embedding(indices.to("xpu"), here, max_norm=1.5),
+        torch.nn.functional.embedding(indices, there, max_norm=1.5),
+        1e-6,
+    )
+    near(here, there, 1e-6)
+
+
+@pytest.mark.parametrize("dim", [0, 2])
+def test_weight_norm_and_its_gradients(dim):
+    v, g = torch.randn(4, 5, 3), torch.rand([4 if dim == 0 else 1, 1, 3 if dim == 2 else 1]) + 0.5
+    results = []
+    for device in ("cpu", "xpu"):
+        leaves = [t.to(device).detach().requires_grad_() for t in (v, g)]
+        out = torch._weight_norm(*leaves, dim)
+        results.append((out, *torch.autograd.grad((out * out).sum() + out.sum(), leaves)))
+    for got, want in zip(results[1], results[0], strict=True):
+        near(got, want, 1e-5)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_classes_of_pixels(dtype):
+    x, target = torch.randn(2, 5, 4, 3), torch.randint(0, 5, (2, 4, 3))
+    weight = torch.rand(5)
+    for reduction in ("mean", "sum", "none"):
+        results = []
+        for device, kind in (("cpu", torch.float32), ("xpu", dtype)):
+            leaf = x.to(dtype).to(kind).to(device).requires_grad_()
+            out = torch.nn.functional.cross_entropy(
+                leaf, target.to(device), weight.to(dtype).to(kind).to(device), ignore_index=2, reduction=reduction
+            )
+            results.append((out, *torch.autograd.grad(out.sum(), leaf)))
+        for got, want in zip(results[1], results[0], strict=True):
+            near(got, want.to(dtype), 1e-5 if dtype is torch.float32 else 3e-2)
+
+
+def test_probabilities_outside_are_refused():
+    with pytest.raises(RuntimeError, match="between 0 and 1"):
+        torch.nn.functional.binary_cross_entropy(torch.tensor([0.5, 1.5], device="xpu"), torch.ones(2, device="xpu"))
+    anyxpu.ops.reset_counters()
+
+
+@pytest.mark.parametrize("reduce", ["add", "multiply"])
+def test_scatter_with_a_reduction(reduce):
+    x, index = torch.randn(4, 5), torch.randint(0, 4, (3, 5))
+    source = torch.rand(3, 5)
+    near(
+        x.to("xpu").scatter_(0, index.to("xpu"), source.to("xpu"), reduce=reduce),
+        x.clone().scatter_(0, index, source, reduce=reduce),
+        1e-6,
+    )
+    near(
+        x.to("xpu").scatter_(0, index.to("xpu"), 1.5, reduce=reduce),
+        x.clone().scatter_(0, index, 1.5, reduce=reduce),
+        1e-6,
+    )
+
+
+def test_many_elements_among_many():
+    elements, test = torch.randint(0, 10**6, (6000,)), torch.randint(0, 10**6, (5000,))
+    for invert in (False, True):
+        near(torch.isin(elements.to("xpu"), test.to("xpu"), invert=invert), torch.isin(elements, test, invert=invert))
