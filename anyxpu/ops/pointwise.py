@@ -22,7 +22,7 @@ class Row:
 
     Attributes:
         overload: the functional form, or the in-place one where torch makes the functional one of it.
-        function: of ``pointwise_functions.py``.
+        function: of ``pointwise_functions.py``, or of ``special_functions.py`` (:data:`SPECIAL`).
         rule: which TensorIterator: ``same`` (as ``promote``, but operands of different types are not taken),
             ``promote`` (operands have a common type, which is the result's), ``float`` (integers become the default
             float), ``compare`` (operands have a common type, the result is bool), ``test`` (of one operand, bool),
@@ -43,7 +43,39 @@ class Row:
     exact: bool = False
 
 
+# By functions of special_functions.py.
+SPECIAL: tuple[Row, ...] = (
+    *(
+        Row(f"special_{name}", name, "float", "T")
+        for name in (
+            *("entr", "erfcx", "log_ndtr", "ndtri", "i0e", "i1", "i1e", "modified_bessel_i0", "spherical_bessel_j0"),
+            *("modified_bessel_k0", "modified_bessel_k1", "scaled_modified_bessel_k0", "scaled_modified_bessel_k1"),
+            *("bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "airy_ai"),
+        )
+    ),
+    Row("special_modified_bessel_i1", "i1", "float", "T"),
+    *(
+        Row(f"special_{name}", name, "float", "TT")
+        for name in (
+            *(f"{shifted}chebyshev_polynomial_{kind}" for shifted in ("", "shifted_") for kind in "tuvw"),
+            *("hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p"),
+            "zeta",
+        )
+    ),
+    Row("digamma", "digamma", "float", "T"),
+    Row("polygamma", "polygamma", "float", "PT"),
+    Row("igamma", "igamma", "promote", "TT"),
+    Row("igammac", "igammac", "promote", "TT"),
+    Row("angle", "angle", "float", "T"),
+    Row("gcd", "gcd", "promote", "TT", "i"),
+    Row("lcm", "lcm", "promote", "TT", "i"),
+    Row("nextafter", "nextafter", "promote", "TT"),
+    Row("round.decimals", "round_decimals", "promote", "TP"),
+    Row("logit_backward", "logit_backward", "promote", "TTP"),
+)
+
 ROWS: tuple[Row, ...] = (
+    *SPECIAL,
     Row("add.Tensor", "add", "promote", "TTP", "fib", exact=True),
     Row("sub.Tensor", "sub", "promote", "TTP", "fi", exact=True),
     Row("rsub.Tensor", "rsub", "promote", "TTP", "fi", exact=True),
@@ -160,6 +192,8 @@ _VARIANTS = {
     ("clamp", "-min"): "minimum",
     ("logit", ""): "logit_within",
     ("logit", "-eps"): "logit",
+    ("logit_backward", ""): "logit_backward_within",
+    ("logit_backward", "-eps"): "logit_backward",
     ("pow", "2"): "square",
     ("pow", "3"): "cube",
     ("pow", "-2"): "inverse_square",
@@ -207,12 +241,17 @@ def register() -> None:
                 registry.declare(f"aten::{form}", "compiled")
 
 
+def _special(function: str) -> bool:
+    return any(row.function == function for row in SPECIAL)
+
+
 def _function(function: str, variant: str, common: str) -> Any:
     """The Triton function of a row's variant; one of its own for a type, where steps are rounded to that type."""
-    from anyxpu.ops import pointwise_functions
+    from anyxpu.ops import pointwise_functions, special_functions
 
     name = _VARIANTS.get((function, variant), function)
-    return getattr(pointwise_functions, f"{name}_{common}", None) or getattr(pointwise_functions, name)
+    functions: Any = special_functions if _special(function) else pointwise_functions
+    return getattr(functions, f"{name}_{common}", None) or getattr(functions, name)
 
 
 def source(
@@ -251,6 +290,10 @@ def source(
     # A kernel has no arguments of one bit.
     argument = "i8" if computed == "i1" else computed
     operands = len(types) - 1
+    rows, columns = tile
+    if _special(function):  # of a GPU's tile a part at once: more elements a work-item spill registers
+        columns = min(columns, 256)
+        rows = min(rows, 256 // columns)
     constants: dict[Any, Any] = {
         "F": _function(function, variant, common),
         "KIND": tuple(kinds[0]),
@@ -259,7 +302,7 @@ def source(
         "OP": dtypes[computed],
         "OUT": dtypes[types[0]],
         "LOGICAL": logical,
-        "C": tile[1],
+        "C": columns,
     }
     known = {0: 0, 1: 0, 2: 1}  # kind -> the stride that it stands for
     signature: dict[str, Any] = {
@@ -285,6 +328,6 @@ def source(
             for k, kind in enumerate(along):
                 if kind in known:
                     constants[place, d, k] = known[kind]
-        constants |= {"ND": len(kinds), "R": tile[0]}
+        constants |= {"ND": len(kinds), "R": rows}
     signature |= {name: "constexpr" for name in constants if isinstance(name, str)}
     return ASTSource(kernel, signature, constants, {})

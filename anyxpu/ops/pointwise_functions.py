@@ -592,11 +592,6 @@ def hypot(x, y):
 
 
 @triton.jit
-def nextafter(x, y):
-    return libdevice.nextafter(x, y)
-
-
-@triton.jit
 def logaddexp(x, y):
     larger = tl.maximum(x, y, propagate_nan=_ALL)
     equal = (x == y) & (tl.abs(x) == float("inf"))
