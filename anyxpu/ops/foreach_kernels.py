@@ -124,8 +124,8 @@ def norms(
 
 @triton.jit
 def _stopped(found, FOUND: tl.constexpr):
-    """Whether gradients that are no numbers were found, so that nothing is to be done."""
-    return tl.load(found) != 0.0 if FOUND else False
+    """Whether gradients that are no numbers were found (1, or as often on several devices): nothing is to be done."""
+    return tl.load(found) >= 1.0 if FOUND else False
 
 
 @triton.jit
