@@ -193,3 +193,41 @@ def test_many_elements_among_many():
     elements, test = torch.randint(0, 10**6, (6000,)), torch.randint(0, 10**6, (5000,))
     for invert in (False, True):
         near(torch.isin(elements.to("xpu"), test.to("xpu"), invert=invert), torch.isin(elements, test, invert=invert))
+
+
+OVERLAPPING = {
+    "gather": lambda x, i, out: torch.gather(x, 0, i[:4], out=out),
+    "index_select": lambda x, i, out: torch.index_select(x, 0, i[:4], out=out),
+    "take": lambda x, i, out: torch.take(x, i[:4], out=out),
+    "masked_select": lambda x, i, out: torch.masked_select(x, x == x, out=out),
+    "cumsum": lambda x, i, out: torch.cumsum(x, 0, out=out),
+    "sort": lambda x, i, out: torch.sort(x, out=(out, torch.empty_like(i[: len(out)]))),
+    "topk": lambda x, i, out: torch.topk(x, 4, out=(out, torch.empty_like(i[:4]))),
+    "scatter_add": lambda x, i, out: torch.scatter_add(x, 0, i[: len(x)] % 4, x, out=out),
+    "cat": lambda x, i, out: torch.cat([x, x], out=out),
+    "mode": lambda x, i, out: torch.mode(x.view(2, -1), 0, out=(out[:2], torch.empty_like(i[:2]))),
+}
+
+
+@pytest.mark.parametrize("name", OVERLAPPING)
+def test_an_out_that_is_shifted_against_an_argument_is_refused(name):
+    """As the CPU does, and with its words; nothing has been written then."""
+    for device in ("cpu", "xpu"):
+        memory, index = torch.arange(20.0, device=device), torch.arange(8, device=device) % 4
+        length = {"gather": 4, "index_select": 4, "take": 4, "topk": 4, "cat": 12}.get(name, 6)
+        with pytest.raises(RuntimeError, match="refer to a single memory location"):
+            OVERLAPPING[name](memory[:6], index, memory[1 : 1 + length])
+        assert torch.equal(memory.cpu(), torch.arange(20.0)) or simulate.active()
+    anyxpu.ops.reset_counters()
+
+
+def test_arguments_that_torch_refuses():
+    x = torch.randn(4, device="xpu")
+    for call, words in (
+        (lambda: torch.nn.functional.softshrink(x, -0.5), "lambda must be"),
+        (lambda: torch.nn.functional.gelu(x, approximate="asdf"), "approximate argument must be"),
+        (lambda: torch.roll(x, ()), "`shifts` required"),
+    ):
+        with pytest.raises(RuntimeError, match=words):
+            call()
+    anyxpu.ops.reset_counters()

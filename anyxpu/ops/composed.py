@@ -294,6 +294,8 @@ def exponential_(x: Tensor, lambd: float = 1.0, *, generator: torch.Generator | 
 
 def roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
     """aten::roll: the elements along ``dims`` (without: all in a row) moved on by ``shifts``, around the end."""
+    if not shifts:
+        return NotImplemented
     if not dims and len(shifts) == 1:
         made = roll(x.reshape(-1), shifts, (0,))
         return made if made is NotImplemented else made.view(x.shape)

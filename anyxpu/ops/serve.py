@@ -78,10 +78,12 @@ def _served(name: str, path: str, way: str, decline: Decline, namespace: str) ->
             module, _, function = path.removeprefix("into ").rpartition(".")
             count = lib().OpCount(f"{namespace}::{name}", way)
             kernel = getattr(importlib.import_module(module), function)
+            base, _, overload = name.partition(".")
+            outs = [a.name for a in torch._C._get_schema(f"{namespace}::{base}", overload).arguments if a.is_out]
             if path.startswith("into "):
-                base, _, overload = name.partition(".")
-                schema = torch._C._get_schema(f"{namespace}::{base}", overload)
-                kernel = _into(kernel, [a.name for a in schema.arguments if a.is_out])
+                kernel = _into(kernel, outs)
+            if outs:
+                kernel = _apart(kernel, f"{namespace}::{name}", outs)
         result = NotImplemented if by_class and lib().eager() == "host" else kernel(*args, **kwargs)
         if result is NotImplemented:
             return decline(name, args, kwargs)
@@ -89,6 +91,19 @@ def _served(name: str, path: str, way: str, decline: Decline, namespace: str) ->
         return result
 
     return call
+
+
+def _apart(function: Kernel, name: str, outs: list[str]) -> Kernel:
+    """The function, but for what torch refuses because it would write what it reads."""
+
+    def apart(*args: Any, **kwargs: Any) -> Any:
+        read = [value for key, value in kwargs.items() if key not in outs]
+        tensors = [t for value in (*args, *read) for t in (value if isinstance(value, (list, tuple)) else [value])]
+        read = [t for t in tensors if isinstance(t, torch.Tensor)]
+        lib().refuse_overlap(name, [kwargs[key] for key in outs if key in kwargs], read)
+        return function(*args, **kwargs)
+
+    return apart
 
 
 def _into(function: Kernel, names: list[str]) -> Kernel:

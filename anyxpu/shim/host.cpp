@@ -4,6 +4,7 @@
 // among the arguments becomes a CPU tensor over the same bytes (HostArguments), the operator runs redispatched to the
 // CPU, what it wrote or resized is carried back, and what it made is uploaded (Results).
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/op_registration/adaption.h>
@@ -175,6 +176,16 @@ const std::set<std::string> kMoves = {
 
 // The same, where only the elements' being zero or not is asked: their results are no such elements.
 const std::set<std::string> kAsks = {"count_nonzero", "nonzero", "nonzero_static"};
+
+// Operators that torch refuses where what is written overlaps what is read: an `out` that is shifted against an
+// argument, and of the second ones an argument itself too. Others are computed into new memory.
+const std::set<std::string> kApart = {"aminmax",    "bernoulli",    "cumprod",        "cumsum",       "index_add",
+                                      "index_copy", "index_reduce", "_logcumsumexp",  "logcumsumexp", "max",
+                                      "min",        "mode",         "nan_to_num",     "normal",       "renorm",
+                                      "scatter",    "scatter_add",  "scatter_reduce", "sort",         "topk"};
+const std::set<std::string> kNeverSame = {"cat",          "gather",        "index_select", "kthvalue",
+                                          "linalg_cross", "masked_select", "take"};
+const std::set<std::string> kApartFromFirst = {"addbmm", "addmm", "addmv", "baddbmm"};
 
 // A name without namespace, overload and the mark of the in-place form.
 std::string base_of(const std::string& name) {
@@ -512,6 +523,27 @@ void refuse_if_strict(const std::string& name) {
                               "host. Give it other operands, or let the host serve it: ANYXPU_EAGER=auto.");
 }
 
+void refuse_overlap(const std::string& name, at::ArrayRef<Tensor> outs, at::ArrayRef<Tensor> read) {
+  const std::string base = base_of(name);
+  const bool never_same = kNeverSame.count(base) > 0;
+  if (kApartFromFirst.count(base)) {
+    if (read.empty() || outs.empty() || read[0].sizes() != outs[0].sizes()) return;
+    read = read.slice(0, 1);
+  } else if (!never_same && !kApart.count(base)) {
+    return;
+  }
+  for (const Tensor& out : outs) {
+    for (const Tensor& t : read) {
+      if (!out.defined() || !t.defined() || !out.is_xpu() || !t.is_xpu()) continue;
+      if (never_same) {
+        at::assert_no_overlap(out, t);
+      } else {
+        at::assert_no_partial_overlap(out, t);
+      }
+    }
+  }
+}
+
 void host_fallback(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
   const auto name = full_name(op);
@@ -519,6 +551,12 @@ void host_fallback(const c10::OperatorHandle& op, Stack* stack) {
   const size_t count = schema.arguments().size();
   const Stack given(stack->end() - static_cast<ptrdiff_t>(count), stack->end());
   const auto device = common_device(op, name, given);
+  if (schema.arguments().size() > 0 && schema.arguments().back().is_out()) {
+    std::vector<Tensor> outs, read;
+    for (size_t i = 0; i < count; ++i)
+      for_each_tensor(given[i], [&](const Tensor& t) { (schema.arguments()[i].is_out() ? outs : read).push_back(t); });
+    refuse_overlap(name, outs, read);
+  }
   op_counter(name).add(Way::host);
 
   const c10::DeviceGuard guard(device);

@@ -79,6 +79,13 @@ void bind_ops(py::module_& m) {
         throw py::value_error("no way to serve eager operators is called " + name);
       },
       py::arg("mode"), "Set what ANYXPU_EAGER says.");
+  m.def(
+      "refuse_overlap",
+      [](const std::string& name, const std::vector<at::Tensor>& outs, const std::vector<at::Tensor>& read) {
+        refuse_overlap(name, outs, read);
+      },
+      py::arg("name"), py::arg("outs"), py::arg("read"),
+      "Raise torch's error where operator `name` does not allow that `outs` overlap what it reads.");
   m.def("note_building", &note_building, "Say nothing of this thread's next host call: its kernel is being built.");
   m.def("host_call", &host_call, py::arg("name"), py::arg("overload"),
         "Run operator `name`.`overload` on the host path with the arguments that follow.");

@@ -244,6 +244,9 @@ bool read(const Row& row, const c10::FunctionSchema& schema, at::ArrayRef<IValue
     const char role = row.roles[i];
     if (role == 'V') {
       if (value.isString()) {
+        if (value.toStringRef() != "none" && value.toStringRef() != "tanh" && value.toStringRef() != "floor" &&
+            value.toStringRef() != "trunc")
+          return false;  // for torch's own words
         if (value.toStringRef() != "none") call.variant += value.toStringRef();
       } else if (value.isBool() && value.toBool()) {
         call.variant += "True";
@@ -487,6 +490,7 @@ bool computes(const Row& row, const Call& call, ScalarType common, c10::DeviceIn
   if (common == ScalarType::Double && properties(device).has_fp64 == 0) return false;
   for (int p = 0; p < call.params_count; ++p)
     if (!fits(call.params[p], common)) return false;
+  if (row.function == "softshrink" && !(call.params[0].toDouble() >= 0)) return false;  // which torch refuses
   // Of integers these are the host's: an error, or a fraction that is cut off.
   if (c10::isIntegralType(common, true)) {
     for (int k = 0; k < call.count; ++k)
