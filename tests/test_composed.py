@@ -221,6 +221,14 @@ def test_an_out_that_is_shifted_against_an_argument_is_refused(name):
     anyxpu.ops.reset_counters()
 
 
+def test_a_fraction_among_integers():
+    """Its place is not that of its whole part."""
+    boundaries = torch.tensor([0, 1, 2, 4])
+    for number in (0.5, 1, 3.5, -0.5):
+        near(torch.bucketize(number, boundaries.to("xpu")), torch.bucketize(number, boundaries))
+        near(torch.searchsorted(boundaries.to("xpu"), number), torch.searchsorted(boundaries, number))
+
+
 def test_arguments_that_torch_refuses():
     x = torch.randn(4, device="xpu")
     for call, words in (

@@ -55,6 +55,7 @@ HOSTED = {
     "aten::linspace.out",
     "aten::logspace.out",
     "aten::_embedding_bag",
+    "aten::_embedding_bag_forward_only",
     "aten::_embedding_bag_backward",
 }
 

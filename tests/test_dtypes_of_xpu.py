@@ -96,7 +96,7 @@ def test_types_that_the_cpu_lacks(pair):
         for one, other in zip(tensors(got), tensors(want), strict=True):
             assert one.shape == other.shape
             # Of bfloat16 torch from 2.14 on makes float32 before it transforms it.
-            kept = wide if dtype is torch.bfloat16 and "fft" in op.name else dtype
+            kept = wide if dtype is torch.bfloat16 and ("fft" in op.name or op.name == "stft") else dtype
             assert one.dtype == (kept if other.dtype == wide else one.dtype)
             close(one, other, dtype, BOUNDS.get(dtype, 1e-5))
     assert compared or op.name in UNCOMPARED
@@ -148,6 +148,7 @@ BACKWARD = [
     for op, dtype in PAIRS
     if dtype in WIDER
     and op.name not in (*UNCOMPARED, "nn.functional.batch_norm")  # there it is of the type that the CPU has
+    and (op.name, dtype) != ("logaddexp", torch.complex32)  # whose formula has quotients of exponentials in 16 bits
     and op.supports_autograd
     and dtype in op.supported_backward_dtypes("cuda")  # the database says no more of xpu
 ]

@@ -35,7 +35,8 @@ OPERATORS = [
 
 @pytest.mark.parametrize("op", OPERATORS, ids=database.name)
 def test_samples(op, full):
-    database.check(op, full, most=20)
+    # Of uint8 the CPU has an arithmetic of its own.
+    database.check(op, full, ("aten::upsample_bicubic2d", "aten::upsample_bicubic2d.out"), most=20)
 
 
 @pytest.mark.parametrize("name", ("upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"))

@@ -160,8 +160,10 @@ def test_out_may_overlap_the_operands():
     torch.mm(x, b.xpu(), out=x)
     torch.testing.assert_close(x.cpu(), a @ b)
     x = c.xpu()
-    torch.addmm(x.t(), a.xpu(), b.xpu(), out=x)
-    torch.testing.assert_close(x.cpu(), c.t() + a @ b)
+    torch.addmm(a.xpu(), x.t(), b.xpu(), out=x)
+    torch.testing.assert_close(x.cpu(), a + c.t() @ b)
+    with pytest.raises(RuntimeError, match="refer to a single memory location"):  # as on the CPU, of what is added
+        torch.addmm(x.t(), a.xpu(), b.xpu(), out=x)
 
 
 @pytest.mark.parametrize("m, k, n", [(0, 3, 4), (3, 0, 4), (3, 4, 0), (0, 0, 0)])

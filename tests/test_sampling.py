@@ -28,7 +28,8 @@ def compiled():
 
 @pytest.mark.parametrize("op", database.operators(NAMES), ids=database.name)
 def test_samples(op, full):
-    database.check(op, full, most=30)
+    # Torch 2.15 has cubic samples of volumes, which the host makes.
+    database.check(op, full, ("aten::grid_sampler_3d", "aten::grid_sampler_3d_backward"), most=30)
 
 
 def floats(full: bool, rng: random.Random) -> list[torch.dtype]:

@@ -260,7 +260,8 @@ def test_polynomials_equal_float64s(name):
     n = torch.tensor(degrees, dtype=torch.float64)[:, None]
     function = getattr(torch.ops.aten, name)
     for dtype in types():
-        bound = 2e-4 if dtype is torch.float32 else DIGITS[dtype]
+        # Of Hermite's, which grow to 1e6 here and cancel, five digits are lost.
+        bound = (2e-3 if "hermite" in name else 2e-4) if dtype is torch.float32 else DIGITS[dtype]
         compare(function, [x, n], dtype, bound, name)
 
 

@@ -31,7 +31,10 @@ def searchsorted(
         return NotImplemented
     number = not isinstance(self, Tensor)
     if number:
-        self = torch.full((), self, dtype=sequence.dtype, device=sequence.device)
+        if isinstance(self, complex) or sequence.is_complex():
+            return NotImplemented
+        dtype = torch.result_type(sequence, self)  # a fraction is none of the integers beside it
+        sequence, self = sequence.to(dtype), torch.full((), self, dtype=dtype, device=sequence.device)
     if sequence.device != self.device or sequence.dtype != self.dtype or not whole.served(self):
         return NotImplemented
     rows = sequence.dim() != 1
