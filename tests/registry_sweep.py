@@ -31,7 +31,7 @@ NOT_CALLED = re.compile(
 )
 WITHOUT_VALUE = re.compile(
     r"rand|empty|bernoulli|dropout|multinomial|poisson|normal|uniform|exponential|cauchy|geometric|"
-    r"new_|resize|gamma|binomial|dirichlet"
+    r"new_|resize|gamma|binomial|dirichlet|kthvalue|median|mode"  # the last name any place of equal numbers
 )
 SHAPES = ((4,), (3, 4), (4, 4), (2, 3, 4), (2, 3, 4, 4), (1, 3, 8, 8), (), (2, 3, 4, 4, 4))
 DTYPES = (torch.float32,) * 3 + (torch.int64, torch.complex64, torch.bool, torch.float64)

@@ -21,7 +21,7 @@ from tests.layouts import LAYOUTS, there
 pytestmark = pytest.mark.not_simulated("it compares values")
 
 DEVICE = "xpu"
-NOT_HERE = re.compile("mkldnn|jagged|nested|sampled_addmm|to_sparse", re.IGNORECASE)
+NOT_HERE = re.compile("mkldnn|jagged|nested|sparse", re.IGNORECASE)
 RANDOM = re.compile(
     r"rand|dropout|bernoulli|multinomial|normal|uniform|exponential|geometric|cauchy|empty|poisson|rrelu|"
     r"fractional_max_pool|multi_head_attention"

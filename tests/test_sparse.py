@@ -28,8 +28,23 @@ EVERYDAY = (
     "masked.sum", "masked.amax", "sparse.mm", "sparse.sampled_addmm",
 )  # fmt: skip
 # Random, or unique up to signs; torch.add's CPU kernel alone makes ordered places of ordered ones.
-# `to` names a type, which the wider samples of 16 bits have too.
-NAMING = ("to",)
+# Of these the result has the type that they name, whatever the samples have.
+NAMING = (
+    "to",
+    "double",
+    "float",
+    "half",
+    "bfloat16",
+    "cfloat",
+    "cdouble",
+    "chalf",
+    "int",
+    "long",
+    "short",
+    "char",
+    "byte",
+    "bool",
+)
 RANDOM = ("dropout", "rand", "bernoulli", "multinomial", "normal", "lowrank", "uniform", "exponential")
 UNINITIALIZED = ("empty", "empty_like", "new_empty", "new_empty_strided", "resize_", "resize_as_")
 
