@@ -8,6 +8,9 @@ import triton.language as tl
 
 from anyxpu.ops.attention_kernels import LN2, LOG2E
 
+# Arguments that change from call to call and of which no layout depends, as in attention_kernels.
+_CHANGING = ["bias_batch", "bias_head", "logs_batch", "logs_head", "first", "L", "S"]
+
 
 @triton.jit
 def _masked(
@@ -27,7 +30,7 @@ def _masked(
     return tl.where(inside, scores, float("-inf"))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_CHANGING)
 def to_weights(
     scores,
     bias,
@@ -71,7 +74,7 @@ def to_weights(
     tl.store(line, tl.where(seen, (top + tl.log2(total)) * LN2, float("-inf")), mask=queries < L)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=[*_CHANGING, "out_batch", "grad_batch"])
 def to_gradients(
     scores,
     grads,

@@ -14,6 +14,7 @@ import select
 import subprocess
 import sys
 import threading
+from collections import deque
 from typing import Any
 
 IDLE_SECONDS = 30
@@ -23,15 +24,19 @@ _NICE = 10
 _lock = threading.Lock()
 _asked: dict[str, int] = {}  # a class's words -> how often it was asked for and not there
 _failed: set[str] = set()
+_urgent: set[str] = set()  # what somebody will wait for
+_answered = threading.Condition(_lock)
 _process: subprocess.Popen[bytes] | None = None
 _owner = 0  # the process that started it: the child of a fork starts its own
 
 
-def wanted(words: tuple[Any, ...]) -> bool:
+def wanted(words: tuple[Any, ...], now: bool = False) -> bool:
     """Note that a kernel is asked for and not there; from the second time on it is being built.
 
     Args:
-        words: the arguments of :func:`anyxpu.ops.classes.build`.
+        words: the arguments of :func:`anyxpu.ops.classes.build`, or device, ``"ahead"`` and those of
+            :func:`anyxpu.ops.ahead.build`.
+        now: from the first time on, before others; :func:`settle` waits for it.
 
     Returns:
         False where the builder could not make it: the caller then does, and sees why.
@@ -44,9 +49,23 @@ def wanted(words: tuple[Any, ...]) -> bool:
         if noted := os.environ.get(WARM):
             if _asked[line] == 1:
                 _note(noted, line)
+        elif now:
+            if line not in _urgent:
+                _urgent.add(line)
+                _send("!" + line)
         elif _asked[line] == 2:
             _send(line)
     return True
+
+
+def settle() -> None:
+    """Wait until the builder has answered for all that is wanted now, or has ended."""
+    if not _urgent:
+        return
+    with _lock:
+        while _urgent and _process is not None and _process.poll() is None and _owner == os.getpid():
+            _answered.wait(1)
+        _urgent.clear()
 
 
 def _note(file: str, line: str) -> None:
@@ -56,7 +75,9 @@ def _note(file: str, line: str) -> None:
 
 
 def _send(line: str) -> None:
-    """Hand a line to the builder, which is started where it does not run. With the lock held."""
+    """Hand a line to the builder, which is started where it does not run; "!" is before what comes first. With the lock
+    held.
+    """
     global _process, _owner
     if _process is None or _process.poll() is not None or _owner != os.getpid():
         _process, _owner = _start(), os.getpid()
@@ -66,7 +87,7 @@ def _send(line: str) -> None:
         _process.stdin.write(line.encode() + b"\n")
         _process.stdin.flush()
     except OSError:  # it has ended just now: asked for again, it is sent to the next one
-        _asked[line] = 0
+        _asked[line.removeprefix("!")] = 0
 
 
 def _start() -> subprocess.Popen[bytes]:
@@ -96,7 +117,11 @@ def _listen(process: subprocess.Popen[bytes]) -> None:
         with _lock:
             if how == "failed":
                 _failed.add(line)
+            if line in _urgent:
+                _urgent.discard(line)
+                _answered.notify_all()
     with _lock:  # what it did not come to is asked for anew
+        _answered.notify_all()
         for line, times in _asked.items():
             if times >= 2:
                 _asked[line] = 1
@@ -110,22 +135,35 @@ def main() -> None:
         os.nice(_NICE)
     import torch  # noqa: F401 - loads anyxpu
 
-    from anyxpu.ops import classes
+    from anyxpu.ops import ahead, classes
 
     lines = os.fdopen(0, "rb", buffering=0)
     rest = b""
-    while select.select([lines], [], [], IDLE_SECONDS)[0]:
-        read = lines.read(1 << 16)
-        if not read:
-            return
-        *whole, rest = (rest + read).split(b"\n")
-        for line in whole:
-            try:
-                classes.build(*json.loads(line))
-                how = "made"
-            except Exception:  # whoever asked makes it again, and sees what is wrong
-                how = "failed"
-            print(how, line.decode(), file=answers, flush=True)
+    waiting: deque[str] = deque()
+    while select.select([lines], [], [], 0 if waiting else IDLE_SECONDS)[0] or waiting:
+        while select.select([lines], [], [], 0)[0]:
+            read = lines.read(1 << 16)
+            if not read:
+                if not waiting:
+                    return
+                break
+            *whole, rest = (rest + read).split(b"\n")
+            urgent = [line.decode()[1:] for line in whole if line.startswith(b"!")]
+            waiting.extendleft(reversed(urgent))
+            waiting.extend(line.decode() for line in whole if not line.startswith(b"!"))
+        if not waiting:
+            continue
+        line = waiting.popleft()
+        try:
+            device, family, words = json.loads(line)
+            if family == ahead.FAMILY:
+                ahead.build(device, words)
+            else:
+                classes.build(device, family, words)
+            how = "made"
+        except Exception:  # whoever asked makes it again, and sees what is wrong
+            how = "failed"
+        print(how, line, file=answers, flush=True)
 
 
 if __name__ == "__main__":

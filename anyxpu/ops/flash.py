@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from anyxpu.onednn.matmul import SIXTEEN_BITS
+from anyxpu.ops import ahead
 from anyxpu.ops.attention_products import Operands, serves
 from anyxpu.ops.attention_products import backward as gradients_by_products
 from anyxpu.ops.attention_products import forward as by_products
@@ -293,6 +294,13 @@ def attend(p: Problem, out: Tensor, logs: Tensor, places: Places, dropout: float
             if into is not out:
                 out.copy_(into)
             return 0
+        if torch.is_grad_enabled() and any(t.requires_grad for t in p.given):
+            # Their gradients' kernels are built while this one is, by another process: out stands for its gradient.
+            like = [torch.empty_like(t, device="meta") for t in p.given]
+            ahead.ask(
+                out.device.index,
+                _gradient_launches(p, into, into, logs, logs, places, dropout, seed, scale, like),
+            )
         arguments, constants = p.keys_elsewhere()
         with current(out.device):
             kernels.attend[grid](
@@ -410,23 +418,45 @@ def _backward_kernels(
     scale: float | None,
     into: list[Tensor],
 ) -> None:
-    from anyxpu.ops import attention_kernels as kernels  # Triton, which `import torch` does without
-
     deltas = torch.empty_like(logs)
     blocks = p.blocks(backward=True)
-    last = (_scale(p, scale) * LOG2E, dropout, seed, p.queries, p.keys, *p.offsets(), *places, *p.window.bounds())
-    options = {"BM": blocks.queries, "BN": blocks.keys, "WIDE": blocks.wide, "num_warps": blocks.warps}
+    grids = (-(-p.queries // blocks.queries), p.heads), (-(-p.keys // blocks.keys), p.groups)
+    launches = _gradient_launches(p, grad, out, logs, deltas, places, dropout, seed, scale, into)
+    ahead.settle()
     with current(grad.device):
-        kernels.by_queries[(-(-p.queries // blocks.queries), p.heads, p.batches)](
-            p.query, p.key, p.value, p.bias(), out, grad, logs, deltas, into[0],
-            *_three(p.query), *_three(p.key), *_three(p.value), *_three(out), *_three(grad), *_three(into[0]),
-            *p.bias_strides(), *last, **p.constants, **options,
-        )  # fmt: skip
-        kernels.by_keys[(-(-p.keys // blocks.keys), p.groups, p.batches)](
-            p.query, p.key, p.value, p.bias(), grad, logs, deltas, into[1], into[2],
-            *_three(p.query), *_three(p.key), *_three(p.value), *_three(grad), *_three(into[1]), *_three(into[2]),
-            *p.bias_strides(), *last, **p.constants, **options,
-        )  # fmt: skip
+        for (kernel, arguments, options), (x, y) in zip(launches, grids, strict=True):
+            kernel[x, y, p.batches](*arguments, **options)
+
+
+def _gradient_launches(
+    p: Problem,
+    grad: Tensor,
+    out: Tensor,
+    logs: Tensor,
+    deltas: Tensor,
+    places: Places,
+    dropout: float,
+    seed: int,
+    scale: float | None,
+    into: list[Tensor],
+) -> list[ahead.Launch]:
+    """By queries and by keys, in the order that they are launched in."""
+    from anyxpu.ops import attention_kernels as kernels  # Triton, which `import torch` does without
+
+    blocks = p.blocks(backward=True)
+    last = (_scale(p, scale) * LOG2E, dropout, seed, p.queries, p.keys, *p.offsets(), *places, *p.window.bounds())
+    options = {"BM": blocks.queries, "BN": blocks.keys, "WIDE": blocks.wide, "num_warps": blocks.warps, **p.constants}
+    by_queries = (
+        p.query, p.key, p.value, p.bias(), out, grad, logs, deltas, into[0],
+        *_three(p.query), *_three(p.key), *_three(p.value), *_three(out), *_three(grad), *_three(into[0]),
+        *p.bias_strides(), *last,
+    )  # fmt: skip
+    by_keys = (
+        p.query, p.key, p.value, p.bias(), grad, logs, deltas, into[1], into[2],
+        *_three(p.query), *_three(p.key), *_three(p.value), *_three(grad), *_three(into[1]), *_three(into[2]),
+        *p.bias_strides(), *last,
+    )  # fmt: skip
+    return [(kernels.by_queries, by_queries, options), (kernels.by_keys, by_keys, options)]
 
 
 def _scale(p: Problem, scale: float | None) -> float:
@@ -446,6 +476,6 @@ def _like(query: Tensor, width: int) -> Tensor:
 
 
 def _seed(device: torch.device) -> int:
-    """A number that no other call draws, from the device's own generator."""
+    """A number that no other call draws, from the device's own generator; always of 64 bits, as kernels are told."""
     seed, offset = lib().philox_state(None, 1, torch.empty(0, device=device).get_device())
-    return (seed * 0x9E3779B97F4A7C15 + offset) % 2**62
+    return 2**62 + (seed * 0x9E3779B97F4A7C15 + offset) % 2**62

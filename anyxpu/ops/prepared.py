@@ -78,8 +78,13 @@ def found(device: int, name: str, warps: int) -> Prepared | None:
 
 
 def _path(device: int, name: str, warps: int) -> Any:
-    key = digest(name, str(warps), _sources(), _device(device))
+    key = digest(name, str(warps), *for_device(device))
     return cache_dir("kernels", "eager") / f"{key[:32]}.bin"
+
+
+def for_device(device: int) -> tuple[str, str]:
+    """What changes any kernel's bits besides its name: what it is made of and by, and for which device."""
+    return _sources(), _device(device)
 
 
 @cache
