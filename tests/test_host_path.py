@@ -436,10 +436,14 @@ def test_each_host_operator_warns_once_at_the_line_that_called_it(run_python):
     assert [(file, line) for _, file, line in said] == [("<string>", 10), ("<string>", 10), ("<string>", 11)]
 
 
-def test_a_warning_that_is_an_error_is_raised_and_the_device_stays_usable():
+@pytest.mark.parametrize(
+    ("mode", "why"), [("host", "ran on the host .* as ANYXPU_EAGER=host asks"), ("auto", "has no kernel")]
+)
+def test_a_warning_that_is_an_error_is_raised_and_the_device_stays_usable(mode, why):
+    lib().set_eager(mode)  # the fixture sets it back
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(UserWarning, match="aten::nonexistent has no kernel"):
+        with pytest.raises(UserWarning, match=f"aten::nonexistent {why}"):
             notice.ran_on_the_host("aten::nonexistent")
     assert torch.ones(2, device=DEVICE).cumsum(0).tolist() == [1, 2]
 

@@ -9,15 +9,21 @@ from types import FrameType
 
 import torch
 
+from anyxpu.shim import lib
+
 # What lies between a program and its operators.
 _BETWEEN = (f"{Path(torch.__file__).parent}/", f"{Path(__file__).parents[1]}/")
 
 
 def ran_on_the_host(name: str) -> None:
     """Warn that ATen's CPU kernel served ``name`` (``aten::cumsum``). The shim calls it once for each operator."""
+    if lib().eager() == "host":
+        why = "ran on the host (ATen's CPU kernel), as ANYXPU_EAGER=host asks"
+    else:
+        why = "has no kernel for xpu yet that takes these arguments and ran on the host (ATen's CPU kernel)"
     said = (
-        f"anyxpu: {name} has no kernel for xpu yet that takes these arguments and ran on the host (ATen's CPU kernel). "
-        "This is said once an operator; `anyxpu ops` lists how each is served, and anyxpu.ops.counters() how often."
+        f"anyxpu: {name} {why}. This is said once an operator; `anyxpu ops` lists how each is served, and "
+        "anyxpu.ops.counters() how often."
     )
     frame = _caller()
     if frame is None:  # a thread without a program's frames, as autograd's
