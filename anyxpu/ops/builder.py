@@ -81,7 +81,6 @@ def _send(line: str) -> None:
     global _process, _owner
     if _process is None or _process.poll() is not None or _owner != os.getpid():
         _process, _owner = _start(), os.getpid()
-        threading.Thread(target=_listen, args=(_process,), daemon=True).start()
     assert _process.stdin is not None
     try:
         _process.stdin.write(line.encode() + b"\n")
@@ -99,14 +98,20 @@ def _start() -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
-    atexit.register(_end, process, os.getpid())
+    listener = threading.Thread(target=_listen, args=(process,), daemon=True)
+    listener.start()
+    atexit.register(_end, process, listener, os.getpid())
     return process
 
 
-def _end(process: subprocess.Popen[bytes], owner: int) -> None:
+def _end(process: subprocess.Popen[bytes], listener: threading.Thread, owner: int) -> None:
     if os.getpid() == owner:
         process.kill()
         process.wait()
+        listener.join(1)
+        with contextlib.suppress(OSError):  # what it was about to be sent
+            assert process.stdin is not None
+            process.stdin.close()
 
 
 def _listen(process: subprocess.Popen[bytes]) -> None:
@@ -120,6 +125,7 @@ def _listen(process: subprocess.Popen[bytes]) -> None:
             if line in _urgent:
                 _urgent.discard(line)
                 _answered.notify_all()
+    process.stdout.close()
     with _lock:  # what it did not come to is asked for anew
         _answered.notify_all()
         for line, times in _asked.items():
