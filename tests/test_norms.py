@@ -76,6 +76,80 @@ def test_layer_norm(shape, last, factors, dtype):
 
 
 @pytest.mark.not_simulated("it compares numbers")
+@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
+@pytest.mark.parametrize(("shape", "last"), SHAPES, ids=str)
+@pytest.mark.parametrize("factor", ["none", "own", "turned"])
+def test_rms_norm(shape, last, factor, dtype):
+    if not served(dtype):
+        pytest.skip("the device has no float64")
+    inner = shape[len(shape) - last :]
+    x = rows_of(shape, inner).to(dtype)
+    weight = None if factor == "none" else torch.randn(inner).to(dtype)
+    given = [x] if weight is None else [x, weight]
+    meant = [t.double().requires_grad_() for t in given]
+    # Of another order of dimensions in memory, where there are any.
+    asked = [(t.xpu().mT.contiguous().mT if factor == "turned" and t.dim() > 1 else t.xpu()) for t in given]
+    asked = [t.requires_grad_() for t in asked]
+    grad = torch.randn(shape).to(dtype)
+
+    def normalized(x, weight=None):
+        return F.rms_norm(x, inner, weight, 1e-5)
+
+    anyxpu.ops.reset_counters()
+    got = normalized(*asked)
+    gradients = torch.autograd.grad(got, asked, grad.xpu())
+    counted = anyxpu.ops.counters()
+    assert not [name for name, ways in counted.items() if "host" in ways]
+    assert counted["aten::_fused_rms_norm"] == counted["aten::_fused_rms_norm_backward"] == {"compiled": 1}
+    want = normalized(*meant)
+    near(got.detach(), want.detach(), dtype)
+    for g, w, t in zip(gradients, torch.autograd.grad(want, meant, grad.double()), asked, strict=True):
+        near(g, w, t.dtype)
+
+
+@pytest.mark.not_simulated("compares results")
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.float32], ids=str)
+def test_rms_norm_of_what_the_kernels_do_not_take(dtype):
+    # Complex numbers, and a weight of another dtype: composed, with the gradients of the composition.
+    x = torch.randn(3, 4, 6, dtype=dtype)
+    weight = torch.randn(4, 6, dtype=dtype if dtype.is_complex else torch.float64)
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    for given in ((x,), (x, weight)):
+        outcomes = []
+        for device, to in (("cpu", wide), ("xpu", None)):
+            some = [t.detach().to(device, to or t.dtype, copy=True).requires_grad_() for t in given]
+            made = F.rms_norm(some[0], (4, 6), *some[1:])
+            made.abs().sum().backward()
+            outcomes.append([made.detach(), *(t.grad for t in some)])
+        for want, got in zip(*outcomes, strict=True):
+            assert (got.cpu() - want).abs().max() <= 5e-6 * want.abs().max()
+
+
+@pytest.mark.not_simulated("compares results")
+def test_rms_norm_differentiates_twice_forward_and_in_graphs():
+    x, weight = (torch.randn(s, dtype=torch.float64, device="xpu", requires_grad=True) for s in ((3, 5), (5,)))
+
+    def normalized(x, weight):
+        return F.rms_norm(x, (5,), weight, 1e-5)
+
+    assert torch.autograd.gradcheck(normalized, (x, weight), check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(normalized, (x, weight))
+    by_row = torch.func.vmap(lambda t: F.rms_norm(t, (5,)))(x.detach().float())
+    assert (by_row - F.rms_norm(x.detach().float(), (5,))).abs().max() < 1e-6
+    x, weight = (t.detach().float().requires_grad_() for t in (x, weight))
+    eager, compiled = (
+        torch.autograd.grad(f(x, weight).square().sum(), (x, weight)) for f in (normalized, torch.compile(normalized))
+    )
+    assert all((a - b).abs().max() < 1e-5 for a, b in zip(eager, compiled, strict=True))
+
+
+@pytest.mark.not_simulated("compares results")
+@pytest.mark.parametrize("columns", [5, 33, 3000])
+def test_of_rows_of_one_large_number_nothing_is_left(columns):
+    x = torch.full((3, columns), 1e15, device="xpu")
+    assert not F.layer_norm(x, (columns,)).any()
+
+
 def test_rows_far_from_zero_keep_their_digits():
     x = torch.randn(8, 600) + 4096
     got, mean, rstd = aten.native_layer_norm(x.xpu(), [600], None, None, 1e-5)

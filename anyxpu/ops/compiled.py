@@ -27,6 +27,8 @@ TABLE: dict[str, str] = {
     "bernoulli.out": "random.bernoulli_out",
     "native_layer_norm": "norms.layer_norm",
     "native_layer_norm_backward": "norms.layer_norm_backward",
+    "_fused_rms_norm": "norms.rms_norm",
+    "_fused_rms_norm_backward": "norms.rms_norm_backward",
     "native_batch_norm": "channels.batch_norm",
     "native_batch_norm_backward": "channels.batch_norm_backward",
     "_native_batch_norm_legit": "channels.batch_norm",

@@ -38,6 +38,7 @@ def layer_norm(
     WEIGHT: tl.constexpr,
     BIAS: tl.constexpr,
     WIDE: tl.constexpr,
+    RMS: tl.constexpr,
     ONE: tl.constexpr,
     R: tl.constexpr,
     BN: tl.constexpr,
@@ -45,7 +46,8 @@ def layer_norm(
     """``(x - mean) * rstd * weight + bias`` of R rows of N numbers a program; ONE: of at most BN, read once.
 
     The variance is the mean of squares of what is left when the mean is taken away, so that rows far from 0 keep their
-    digits. ``bits``: eps as a float64's, which a number of a kernel's arguments is not.
+    digits; the mean is that of what is left of a first one, so that of rows of one number nothing is left. RMS: there
+    is no mean (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019). ``bits``: eps as a float64's, which a number of a kernel's arguments is not.
     """
     acc: tl.constexpr = tl.float64 if WIDE else tl.float32
     small = bits.to(tl.int64).to(tl.float64, bitcast=True) if WIDE else eps
@@ -55,8 +57,12 @@ def layer_norm(
     if ONE:
         inside = (rows < M) & (lanes < N)
         value = _some(x, rows, lanes, inside, N, acc)
-        middle = (tl.sum(value, 1) / count)[:, None]
-        left = tl.where(inside, value - middle, 0.0)
+        middle = tl.zeros([R, 1], acc)
+        left = value
+        if not RMS:
+            middle = (tl.sum(value, 1) / count)[:, None]
+            middle += (tl.sum(tl.where(inside, value - middle, 0.0), 1) / count)[:, None]
+            left = tl.where(inside, value - middle, 0.0)
         spread = tl.sum(left * left, 1) / count
         scale = (1 / tl.sqrt(spread + small))[:, None]
         value = left * scale * _factor(weight, lanes, N, acc, WEIGHT)
@@ -64,11 +70,15 @@ def layer_norm(
             value += tl.load(bias + lanes, mask=lanes < N, other=0.0).to(acc)
         tl.store(out + rows.to(tl.int64) * N + lanes, value.to(out.dtype.element_ty), mask=inside)
     else:
-        sums = tl.zeros([R, BN], acc)
-        for start in range(0, N, BN):
-            columns = start + lanes
-            sums += _some(x, rows, columns, (rows < M) & (columns < N), N, acc)
-        middle = (tl.sum(sums, 1) / count)[:, None]
+        middle = tl.zeros([R, 1], acc)
+        if not RMS:
+            for _ in tl.static_range(2):
+                sums = tl.zeros([R, BN], acc)
+                for start in range(0, N, BN):
+                    columns = start + lanes
+                    inside = (rows < M) & (columns < N)
+                    sums += tl.where(inside, _some(x, rows, columns, inside, N, acc) - middle, 0.0)
+                middle += (tl.sum(sums, 1) / count)[:, None]
         squares = tl.zeros([R, BN], acc)
         for start in range(0, N, BN):
             columns = start + lanes
@@ -84,7 +94,8 @@ def layer_norm(
             if BIAS:
                 value += tl.load(bias + columns, mask=columns < N, other=0.0).to(acc)
             tl.store(out + rows.to(tl.int64) * N + columns, value.to(out.dtype.element_ty), mask=inside)
-    tl.store(mean + rows, middle, mask=rows < M)
+    if not RMS:
+        tl.store(mean + rows, middle, mask=rows < M)
     tl.store(rstd + rows, scale, mask=rows < M)
 
 
@@ -100,24 +111,26 @@ def layer_norm_rows(
     N,
     WEIGHT: tl.constexpr,
     WIDE: tl.constexpr,
+    RMS: tl.constexpr,
     ONE: tl.constexpr,
     R: tl.constexpr,
     BN: tl.constexpr,
 ):
     """The gradient of ``x``: ``rstd * (g - mean(g) - n * mean(g * n))``, g being ``grad * weight``, n the numbers
-    normalized (Ba, Kiros and Hinton, 2016). R rows a program; ONE: of at most BN numbers, read once.
+    normalized (Ba, Kiros and Hinton, 2016); RMS: without ``mean(g)``. R rows a program; ONE: of at most BN numbers,
+    read once.
     """
     acc: tl.constexpr = tl.float64 if WIDE else tl.float32
     rows = (tl.program_id(0) * R + tl.arange(0, R))[:, None]
     lanes = tl.arange(0, BN)[None, :]
     count = N.to(acc)
-    middle = tl.load(mean + rows, mask=rows < M, other=0.0).to(acc)
+    middle = tl.zeros([R, 1], acc) if RMS else tl.load(mean + rows, mask=rows < M, other=0.0).to(acc)
     scale = tl.load(rstd + rows, mask=rows < M, other=0.0).to(acc)
     if ONE:
         inside = (rows < M) & (lanes < N)
         g = _some(grad, rows, lanes, inside, N, acc) * _factor(weight, lanes, N, acc, WEIGHT)
         normal = tl.where(inside, (_some(x, rows, lanes, inside, N, acc) - middle) * scale, 0.0)
-        first = (tl.sum(g, 1) / count)[:, None]
+        first = tl.zeros([R, 1], acc) if RMS else (tl.sum(g, 1) / count)[:, None]
         second = (tl.sum(g * normal, 1) / count)[:, None]
         value = (g - first - normal * second) * scale
         tl.store(out + rows.to(tl.int64) * N + lanes, value.to(out.dtype.element_ty), mask=inside)
@@ -129,7 +142,7 @@ def layer_norm_rows(
             g = _some(grad, rows, columns, inside, N, acc) * _factor(weight, columns, N, acc, WEIGHT)
             gs += g
             products += g * (_some(x, rows, columns, inside, N, acc) - middle) * scale
-        first = (tl.sum(gs, 1) / count)[:, None]
+        first = tl.zeros([R, 1], acc) if RMS else (tl.sum(gs, 1) / count)[:, None]
         second = (tl.sum(products, 1) / count)[:, None]
         for start in range(0, N, BN):
             columns = start + lanes
@@ -154,6 +167,7 @@ def layer_norm_columns(
     WEIGHT: tl.constexpr,
     BIAS: tl.constexpr,
     WIDE: tl.constexpr,
+    RMS: tl.constexpr,
     R: tl.constexpr,
     BN: tl.constexpr,
 ):
@@ -173,7 +187,7 @@ def layer_norm_columns(
         g = _some(grad, rows, columns, inside, N, acc)
         sums += g
         if WEIGHT:
-            middle = tl.load(mean + rows, mask=held, other=0.0).to(acc)
+            middle = tl.zeros([R, 1], acc) if RMS else tl.load(mean + rows, mask=held, other=0.0).to(acc)
             scale = tl.load(rstd + rows, mask=held, other=0.0).to(acc)
             products += g * ((_some(x, rows, columns, inside, N, acc) - middle) * scale)
     to = part.to(tl.int64) * N + tl.program_id(0) * BN + tl.arange(0, BN)

@@ -1,7 +1,8 @@
-"""Layer norm on xpu, forward and backward, by the kernels of ``norm_kernels.py``.
+"""Layer norm and RMS norm on xpu, forward and backward, by the kernels of ``norm_kernels.py``.
 
-A function here returns ``NotImplemented`` for a call that it does not serve (dtypes, operands that do not fit); the
-host then computes it, or raises what CPU torch raises.
+A function of layer norm returns ``NotImplemented`` for a call that it does not serve (dtypes, operands that do not
+fit); the host then computes it, or raises what CPU torch raises. RMS norm's, of which the CPU has no kernel, are
+composed of other operators then.
 """
 
 from __future__ import annotations
@@ -48,20 +49,62 @@ def layer_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Ten
         return NotImplemented
     x = x.contiguous()
     out = torch.empty_like(x)
-    kept = [*x.shape[: x.dim() - len(shape)], *[1] * len(shape)]
-    mean, rstd = (torch.empty(kept, dtype=wide, device=x.device) for _ in range(2))
-    if rows == 0:
-        return out, mean, rstd
+    mean, rstd = (torch.empty(_kept(x, shape), dtype=wide, device=x.device) for _ in range(2))
+    if rows:
+        _normalize(x, weight, bias, out, mean, rstd, rows, columns, eps)
+    return out, mean, rstd
+
+
+def rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float | None) -> tuple[Tensor, Tensor]:
+    """aten::_fused_rms_norm: ``x (*, *shape)`` over the root of the mean of its squares over ``shape``.
+
+    Args:
+        x: of any floating or complex dtype.
+        shape: x's last sizes.
+        weight: of that shape.
+        eps: what is added to the mean of squares; by default the dtype's in which sums are (f32, of f64: f64).
+
+    Returns:
+        The result, contiguous, in x's dtype; 1 / sqrt(mean of squares + eps) of each row, f32 (f64: f64), of x's shape
+        with ones for ``shape``.
+    """
+    rows, columns = _sizes(x, shape)
+    wide = _wide(x, shape, (weight,), rows, columns)
+    eps = torch.finfo(_sums(x)).eps if eps is None else eps
+    if wide is None:
+        given = x.to(_sums(x))
+        root = (given.square().mean(_dims(shape), keepdim=True) + eps).rsqrt()
+        made = given * root
+        return (made if weight is None else made * weight).to(x.dtype), root
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    rstd = torch.empty(_kept(x, shape), dtype=wide, device=x.device)
+    if rows:
+        _normalize(x, weight, None, out, None, rstd, rows, columns, eps)
+    return out, rstd
+
+
+def _normalize(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    out: Tensor,
+    mean: Tensor | None,
+    rstd: Tensor,
+    rows: int,
+    columns: int,
+    eps: float,
+) -> None:
+    """Without a mean it is RMS norm."""
     from anyxpu.ops import norm_kernels
 
     some, block = _tile(columns)
     with current(x.device):
         norm_kernels.layer_norm[(-(-rows // some),)](
-            x, _read(weight, x), _read(bias, x), out, mean, rstd, rows, columns, eps, _bits(eps),
-            WEIGHT=weight is not None, BIAS=bias is not None, WIDE=wide is torch.float64, ONE=columns <= block,
-            R=some, BN=block, num_warps=_warps(x.device),
+            x, _read(weight, x), _read(bias, x), out, rstd if mean is None else mean, rstd, rows, columns, eps,
+            _bits(eps), WEIGHT=weight is not None, BIAS=bias is not None, WIDE=rstd.dtype is torch.float64,
+            RMS=mean is None, ONE=columns <= block, R=some, BN=block, num_warps=_warps(x.device),
         )  # fmt: skip
-    return out, mean, rstd
 
 
 def layer_norm_backward(
@@ -91,37 +134,81 @@ def layer_norm_backward(
     if any((t.numel(), t.dtype, t.device) != (rows, wide, x.device) for t in (mean, rstd)):
         return NotImplemented
     grad, x, mean, rstd = (t.contiguous() for t in (grad, x, mean, rstd))
+    return _gradients(grad, x, mean, rstd, weight, bias, asked, rows, columns)
+
+
+def rms_norm_backward(
+    grad: Tensor, x: Tensor, shape: Sequence[int], rstd: Tensor, weight: Tensor | None, asked: Sequence[bool]
+) -> tuple[Tensor | None, Tensor | None]:
+    """aten::_fused_rms_norm_backward.
+
+    Args:
+        grad: of the result, in x's shape and dtype.
+        x, shape, rstd, weight: as :func:`rms_norm` took and returned them.
+        asked: whether the gradients of x and weight are.
+
+    Returns:
+        Those gradients, each in its own dtype; None where not asked for.
+    """
+    rows, columns = _sizes(x, shape)
+    wide = _wide(x, shape, (weight,), rows, columns)
+    alike = (grad.shape, grad.dtype, grad.device) == (x.shape, x.dtype, x.device)
+    if wide is not None and alike and (rstd.numel(), rstd.dtype, rstd.device) == (rows, wide, x.device):
+        grad, x, rstd = (t.contiguous() for t in (grad, x, rstd))
+        return _gradients(grad, x, None, rstd, weight, None, (*asked, False), rows, columns)[:2]
+    g, normal = grad.to(_sums(x)), x.to(_sums(x)) * rstd
+    of_x = of_weight = None
+    if asked[0]:
+        down = g if weight is None else g * weight.conj()
+        of_x = (rstd * (down - normal * (down * normal.conj()).mean(_dims(shape), keepdim=True))).to(x.dtype)
+    if asked[1] and weight is not None:
+        of_weight = (g * normal.conj()).reshape(-1, *shape).sum(0).to(weight.dtype)
+    return of_x, of_weight
+
+
+def _gradients(
+    grad: Tensor,
+    x: Tensor,
+    mean: Tensor | None,
+    rstd: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    asked: Sequence[bool],
+    rows: int,
+    columns: int,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Of x, weight and bias; all but the factors contiguous. Without a mean it is RMS norm."""
     of_x = torch.empty_like(x) if asked[0] else None
     factors = [t is not None and a for t, a in zip((weight, bias), asked[1:], strict=True)]
     if rows == 0:
-        empty = (
+        of_weight, of_bias = (
             torch.zeros_like(t) if a and t is not None else None for t, a in zip((weight, bias), factors, strict=True)
         )
-        return of_x, *empty
+        return of_x, of_weight, of_bias
     from anyxpu.ops import norm_kernels
 
     some, block = _tile(columns)
     with current(x.device):
         if of_x is not None:
             norm_kernels.layer_norm_rows[(-(-rows // some),)](
-                grad, x, mean, rstd, _read(weight, x), of_x, rows, columns, WEIGHT=weight is not None,
-                WIDE=wide is torch.float64, ONE=columns <= block, R=some, BN=block, num_warps=_warps(x.device),
+                grad, x, rstd if mean is None else mean, rstd, _read(weight, x), of_x, rows, columns,
+                WEIGHT=weight is not None, WIDE=rstd.dtype is torch.float64, RMS=mean is None, ONE=columns <= block,
+                R=some, BN=block, num_warps=_warps(x.device),
             )  # fmt: skip
-        of_weight, of_bias = _of_factors(grad, x, mean, rstd, rows, columns, weight, bias, factors, wide)
+        of_weight, of_bias = _of_factors(grad, x, mean, rstd, rows, columns, weight, bias, factors)
     return of_x, of_weight, of_bias
 
 
 def _of_factors(
     grad: Tensor,
     x: Tensor,
-    mean: Tensor,
+    mean: Tensor | None,
     rstd: Tensor,
     rows: int,
     columns: int,
     weight: Tensor | None,
     bias: Tensor | None,
     asked: Sequence[bool],
-    wide: torch.dtype,
 ) -> list[Tensor | None]:
     """The gradients of the weight and the bias: sums over parts of the rows, then over the parts."""
     from anyxpu.ops import norm_kernels
@@ -141,12 +228,13 @@ def _of_factors(
     ]
     # One part's sums are the totals.
     sums = [
-        None if t is None else t if parts == 1 else torch.empty(parts, columns, dtype=wide, device=x.device)
+        None if t is None else t if parts == 1 else torch.empty(parts, columns, dtype=rstd.dtype, device=x.device)
         for t in made
     ]
     norm_kernels.layer_norm_columns[(strips, parts)](
-        grad, x, mean, rstd, _read(sums[0], x), _read(sums[1], x), rows, columns, chunk, WEIGHT=asked[0],
-        BIAS=asked[1], WIDE=wide is torch.float64, R=some, BN=strip, num_warps=1,
+        grad, x, rstd if mean is None else mean, rstd, _read(sums[0], x), _read(sums[1], x), rows, columns, chunk,
+        WEIGHT=asked[0], BIAS=asked[1], WIDE=rstd.dtype is torch.float64, RMS=mean is None, R=some, BN=strip,
+        num_warps=1,
     )  # fmt: skip
     if parts > 1:
         for each, total in zip(sums, made, strict=True):
@@ -158,6 +246,20 @@ def _of_factors(
 def _sizes(x: Tensor, shape: Sequence[int]) -> tuple[int, int]:
     columns = prod(shape)
     return (x.numel() // columns if columns else 0), columns
+
+
+def _kept(x: Tensor, shape: Sequence[int]) -> list[int]:
+    """The shape of what there is one of for each row."""
+    return [*x.shape[: x.dim() - len(shape)], *[1] * len(shape)]
+
+
+def _dims(shape: Sequence[int]) -> list[int]:
+    return [-1 - d for d in range(len(shape))]
+
+
+def _sums(x: Tensor) -> torch.dtype:
+    """In which sums of composed operators are."""
+    return torch.promote_types(x.dtype, torch.float32)
 
 
 def _wide(

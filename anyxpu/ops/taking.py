@@ -209,8 +209,10 @@ _MOST_DIMS = 6
 
 def nonzero(self: Tensor) -> Any:
     """aten::nonzero: where elements that are not zero are, ``(how many, self.dim())``, int64; waits for the device."""
-    if not whole.served(self) or self.numel() == 0 or not 0 < self.dim() <= _MOST_DIMS:
+    if not whole.served(self) or not 0 < self.dim() <= _MOST_DIMS:
         return NotImplemented
+    if self.numel() == 0:
+        return torch.empty((self.dim(), 0), dtype=torch.int64, device=self.device).t()
     x = self.contiguous()
     n, dims = x.numel(), x.dim()
     device = x.get_device()
