@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 import anyxpu.ops
 from anyxpu import simulate
+from anyxpu.ops import launching
 from anyxpu.shim import lib
 
 pytestmark = pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device")
@@ -131,6 +132,44 @@ def test_statistics_that_are_returned():
     zero, one = torch.zeros(6, device="xpu"), torch.ones(6, device="xpu")
     _, mean, rstd = torch.ops.aten.native_batch_norm(x.to("xpu").float(), None, None, zero, one, False, 0.1, 1e-5)
     assert mean.shape == rstd.shape == (0,)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("running", [True, False])
+def test_statistics_into_strided_tensors(running, dtype):
+    x = torch.randn(4, 6, 5, 5, device="xpu").to(dtype)
+    weight, bias = torch.rand(6, device="xpu").to(dtype), torch.rand(6, device="xpu").to(dtype)
+    out, (mean, rstd) = torch.empty_like(x), (torch.empty(12, device="xpu")[::2] for _ in range(2))
+    given = [torch.zeros(6, device="xpu"), torch.ones(6, device="xpu")] if running else []
+    name = torch.ops.aten._native_batch_norm_legit
+    (name.out if running else name.no_stats_out)(
+        x, weight, bias, *given, True, 0.1, 1e-5, out=out, save_mean=mean, save_invstd=rstd
+    )
+    wide = x.cpu().double().transpose(0, 1).reshape(6, -1)
+    near(mean, wide.mean(1), torch.float32, "mean")
+    near(rstd, (wide.var(1, correction=0) + 1e-5).rsqrt(), torch.float32, "rstd")
+    want = F.batch_norm(x.cpu().double(), None, None, weight.cpu().double(), bias.cpu().double(), training=True)
+    near(out, want, dtype, "out")
+    if running:
+        near(given[0], wide.mean(1) / 10, torch.float32, "running")
+
+
+@pytest.mark.not_simulated("there the host serves nothing meanwhile")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_the_host_does_not_stand_in_where_its_types_or_sums_are_others(dtype, tmp_path, monkeypatch):
+    lib().set_eager("auto")
+    monkeypatch.setenv("ANYXPU_CACHE_DIR", str(tmp_path))  # nothing is there yet
+    monkeypatch.setattr(launching, "_made", {})
+    x = torch.randn(2, 3, 19, 17, device="xpu").to(dtype)
+    _, mean, _ = torch.ops.aten.native_batch_norm(x, None, None, None, None, True, 0.1, 1e-5)
+    assert mean.dtype == torch.float32
+    a = x.detach().requires_grad_()
+    out = F.max_pool2d(a, 7, 1, 2)
+    grad = torch.randn_like(out)
+    out.backward(grad)
+    b = x.float().requires_grad_()
+    F.max_pool2d(b, 7, 1, 2).backward(grad.float())
+    assert torch.equal(a.grad, b.grad.to(dtype))  # added up in float32, rounded once
 
 
 def test_gradients_of_gradients():

@@ -579,3 +579,9 @@ def test_record_stream_keeps_memory_until_the_stream_is_done():
         torch.zeros(1 << 18, device=DEVICE)
         stream.synchronize()
         assert_same_bits(copied, expected)
+
+
+def test_a_scalar_of_an_empty_tensor_is_refused():
+    for shape in ((0,), (2, 0)):
+        with pytest.raises(RuntimeError, match="Empty tensor not supported"):
+            torch.ops.aten._local_scalar_dense(torch.empty(shape, device="xpu"))

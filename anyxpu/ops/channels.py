@@ -125,11 +125,13 @@ class _Kernels:
 
     def __init__(self, x: Tensor, wide: torch.dtype) -> None:
         self.device, self.wide, self.op = x.get_device(), wide, _NAMES[wide]
+        # The host's statistics of 16 bits are of 16 bits: it does not serve meanwhile.
+        self.narrow = x.dtype in (torch.bfloat16, torch.float16)
 
     def get(self, kernel: str, tensors: Sequence[Tensor], **constants: Any) -> launching.Launch | None:
         types = tuple(_NAMES[t.dtype] for t in tensors)
         words = (("OP", self.op), *constants.items())
-        return launching.kernel(self.device, "channels", kernel, types, words)
+        return launching.kernel(self.device, "channels", kernel, types, words, wait=self.narrow)
 
 
 def _wide(x: Tensor, others: Sequence[Tensor | None], size: int) -> torch.dtype | None:

@@ -35,13 +35,16 @@ def register() -> None:
     lib().set_eager(os.environ.get(VARIABLE) or "auto")
 
 
-def provide(device: int, family: str, words: tuple[Any, ...]) -> tuple[Any, int, int, list[str]] | bool | None:
+def provide(
+    device: int, family: str, words: tuple[Any, ...], wait: bool = False
+) -> tuple[Any, int, int, list[str]] | bool | None:
     """The kernel of one signature class.
 
     Args:
         device: ordinal.
         family: one of :data:`_FAMILIES`.
         words: what the family's ``source`` takes; strings, numbers, and lists of them.
+        wait: build it now where it is not there yet, whatever ``ANYXPU_EAGER`` says.
 
     Returns:
         The shim's ``Kernel``, the work-items of its work-groups, the operations of one of them, and what the host says
@@ -50,7 +53,8 @@ def provide(device: int, family: str, words: tuple[Any, ...]) -> tuple[Any, int,
     """
     if lib().driver_name() == "null" or (_doubles(words) and not lib().properties(device).has_fp64):
         return None
-    if lib().eager() == "auto" and lib().properties(device).type == "cpu" and not _alone(family, words):
+    wait = wait or lib().properties(device).type != "cpu" or _alone(family, words)
+    if lib().eager() == "auto" and not wait:
         found = prepared.found(device, _name(family, words), _warps(device))
         if found is None and builder.wanted((device, family, words)):
             lib().note_building()
@@ -94,11 +98,21 @@ def _doubles(words: Any) -> bool:
     return any(_doubles(w) if isinstance(w, (list, tuple)) else w == "fp64" for w in words)
 
 
+# Family -> types of which the host has no kernels that could serve meanwhile (unsigned integers beyond 8 bits) or other
+# ones: pooling of 16-bit floats adds up in 16 bits.
+_ALONE = {
+    "pointwise": ("u16", "u32", "u64"),
+    "reduction": ("u16", "u32", "u64"),
+    "windows": ("fp16", "bf16"),
+}
+
+
 def _alone(family: str, words: Any) -> bool:
-    """Has the host no kernels for such types (unsigned integers beyond 8 bits) that could serve meanwhile?"""
+    """Are these kernels waited for?"""
+    types = _ALONE.get(family, ())
     if isinstance(words, (list, tuple)):
-        return family in ("pointwise", "reduction") and any(_alone(family, word) for word in words)
-    return words in ("u16", "u32", "u64")
+        return bool(types) and any(_alone(family, word) for word in words)
+    return words in types
 
 
 def _name(family: str, words: tuple[Any, ...]) -> str:

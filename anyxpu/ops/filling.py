@@ -103,7 +103,7 @@ def _triangle(self: Tensor, diagonal: int, upper: bool) -> Any:
 def linspace(start: Any, end: Any, steps: int, *, out: Tensor) -> Any:
     """aten::linspace.out: ``steps`` numbers from ``start`` to ``end`` at one distance, from both ends inwards."""
     made = _spaced(start, end, steps, out)
-    return made if made is NotImplemented else _resized(out, (steps,)).copy_(made)
+    return made if made is NotImplemented else _filled(out, made)
 
 
 def logspace(start: Any, end: Any, steps: int, base: float = 10.0, *, out: Tensor) -> Any:
@@ -111,7 +111,7 @@ def logspace(start: Any, end: Any, steps: int, base: float = 10.0, *, out: Tenso
     made = _spaced(start, end, steps, out)
     if made is NotImplemented or base <= 0:
         return NotImplemented
-    return _resized(out, (steps,)).copy_(torch.pow(base, made))
+    return _filled(out, torch.pow(base, made))
 
 
 def _spaced(start: Any, end: Any, steps: int, out: Tensor) -> Any:
@@ -129,8 +129,11 @@ def _spaced(start: Any, end: Any, steps: int, out: Tensor) -> Any:
     return torch.where(i < steps // 2, i * step + start, end - (steps - 1 - i) * step)
 
 
-def _resized(out: Tensor, shape: tuple[int, ...]) -> Tensor:
-    return out if tuple(out.shape) == shape else out.resize_(shape)
+def _filled(out: Tensor, numbers: Tensor) -> Tensor:
+    """Of as many elements it keeps its shape, as torch has it."""
+    if out.numel() != numbers.numel():
+        out.resize_(numbers.shape)
+    return out.copy_(numbers.view(out.shape))
 
 
 def eye(n: int, m: int | None = None, *, out: Tensor) -> Any:
@@ -138,7 +141,7 @@ def eye(n: int, m: int | None = None, *, out: Tensor) -> Any:
     m = n if m is None else m
     if n < 0 or m < 0 or out.numel() not in (0, n * m):
         return NotImplemented
-    _resized(out, (n, m)).zero_().diagonal().fill_(1)
+    out.resize_((n, m)).zero_().diagonal().fill_(1)
     return out
 
 

@@ -17,7 +17,7 @@ Launch = Callable[..., None]
 _made: dict[tuple[Any, ...], Launch] = {}
 
 
-def kernel(device: int, family: str, *words: Any) -> Launch | None:
+def kernel(device: int, family: str, *words: Any, wait: bool = False) -> Launch | None:
     """How to launch the kernel that these words name.
 
     Args:
@@ -25,6 +25,7 @@ def kernel(device: int, family: str, *words: Any) -> Launch | None:
         family: of :mod:`anyxpu.ops.classes`, whose module has ``arguments(*words)``: the types of what the kernel
             takes, in order.
         words: what the family's ``source`` takes; strings, numbers, and tuples of them.
+        wait: the host is not to serve meanwhile.
 
     Returns:
         None where the device does not run it, or the host is to serve while it is built.
@@ -32,7 +33,7 @@ def kernel(device: int, family: str, *words: Any) -> Launch | None:
     key = (device, family, words)
     found = _made.get(key)
     if found is None:
-        made = classes.provide(device, family, words)
+        made = classes.provide(device, family, words, wait)
         if not made:
             return None
         found = _made[key] = _launch(device, family, words, made)  # type: ignore[arg-type]

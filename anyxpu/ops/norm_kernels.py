@@ -47,7 +47,8 @@ def layer_norm(
 
     The variance is the mean of squares of what is left when the mean is taken away, so that rows far from 0 keep their
     digits; the mean is that of what is left of a first one, so that of rows of one number nothing is left. RMS: there
-    is no mean (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019). ``bits``: eps as a float64's, which a number of a kernel's arguments is not.
+    is no mean (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019). ``bits``: eps as a float64's, which
+    a number of a kernel's arguments is not.
     """
     acc: tl.constexpr = tl.float64 if WIDE else tl.float32
     small = bits.to(tl.int64).to(tl.float64, bitcast=True) if WIDE else eps

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from anyxpu.ops import launching, whole
+from anyxpu.shim import lib
 
 _NARROW = (torch.float16, torch.bfloat16)
 
@@ -60,8 +61,7 @@ def _into(self: Tensor, dim: int, dtype: torch.dtype | None, product: bool, out:
     made = _scan(self, dim, out.dtype, product)
     if made is NotImplemented:
         return made
-    if out.shape != made.shape:
-        out.resize_(made.shape)
+    lib().resize_output(out, made.shape, torch.contiguous_format)
     return out.copy_(made)
 
 

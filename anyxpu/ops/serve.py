@@ -119,7 +119,7 @@ def _into(function: Kernel, names: list[str]) -> Kernel:
             return NotImplemented  # which torch refuses
         for out, result in zip(outs, results, strict=True):
             if out.shape != result.shape:
-                out.resize_(result.shape, memory_format=_format(result))
+                lib().resize_output(out, result.shape, _format(result))
             out.copy_(result)
         return tuple(outs) if isinstance(made, tuple) else outs[0]
 

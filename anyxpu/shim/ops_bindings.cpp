@@ -1,4 +1,6 @@
 // The Python face of the operators: who serves what, how often, and where kernels come from.
+#include <ATen/native/Resize.h>
+
 #include "shim/bindings.h"
 #include "shim/host_call.h"
 #include "shim/notice.h"
@@ -86,6 +88,15 @@ void bind_ops(py::module_& m) {
       },
       py::arg("name"), py::arg("outs"), py::arg("read"),
       "Raise torch's error where operator `name` does not allow that `outs` overlap what it reads.");
+  m.def(
+      "resize_output",
+      [](const at::Tensor& out, const std::vector<int64_t>& sizes, at::MemoryFormat format) {
+        const bool resized = at::native::resize_output(out, sizes);
+        if (resized && format != at::MemoryFormat::Contiguous) out.unsafeGetTensorImpl()->empty_tensor_restride(format);
+        return resized;
+      },
+      py::arg("out"), py::arg("sizes"), py::arg("format"),
+      "Give an operator's `out` its sizes, with torch's warning where it has others and elements.");
   m.def("note_building", &note_building, "Say nothing of this thread's next host call: its kernel is being built.");
   m.def("host_call", &host_call, py::arg("name"), py::arg("overload"),
         "Run operator `name`.`overload` on the host path with the arguments that follow.");

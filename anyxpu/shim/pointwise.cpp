@@ -17,6 +17,7 @@
 #include <array>
 #include <mutex>
 #include <shared_mutex>
+#include <string_view>
 #include <unordered_map>
 
 #include "shim/arguments.h"
@@ -483,6 +484,20 @@ class Launch {
   static_assert(Arguments::kMost >= size_t{kMaxOperands * (kMaxDims + 1) + kMaxParams + kMaxDims + 2});
 };
 
+// Operators whose `out` torch wants of the operand's type, where others take any type that the result may be cast to.
+constexpr std::string_view kOwnType[] = {"abs",   "ceil", "floor", "frac",  "gelu",       "hardshrink", "neg",
+                                         "round", "sgn",  "sign",  "trunc", "softshrink", "softplus"};
+
+// Whether `out` is of a type that is the host's to judge.
+bool refuses_out(const Row& row, const Call& call, ScalarType common) {
+  if (!call.out.defined()) return false;
+  if (row.rule == Rule::where) return call.out.scalar_type() != common;
+  std::string_view base = std::string_view(row.name).substr(0, row.name.find('.'));
+  base.remove_prefix(base.rfind(':') + 1);  // aten::
+  return std::find(std::begin(kOwnType), std::end(kOwnType), base) != std::end(kOwnType) &&
+         call.out.scalar_type() != call.operands[0].scalar_type();
+}
+
 // Whether the row computes with this common type, on this device.
 bool computes(const Row& row, const Call& call, ScalarType common, c10::DeviceIndex device) {
   const TypeName* type = type_of(common);
@@ -490,6 +505,7 @@ bool computes(const Row& row, const Call& call, ScalarType common, c10::DeviceIn
   if (common == ScalarType::Double && properties(device).has_fp64 == 0) return false;
   for (int p = 0; p < call.params_count; ++p)
     if (!fits(call.params[p], common)) return false;
+  if (refuses_out(row, call, common)) return false;
   if (row.function == "softshrink" && !(call.params[0].toDouble() >= 0)) return false;  // which torch refuses
   // Of integers these are the host's: an error, or a fraction that is cut off.
   if (c10::isIntegralType(common, true)) {

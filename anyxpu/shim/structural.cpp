@@ -123,6 +123,7 @@ void record_stream(Tensor& self, at::Stream stream) {
 // --- reading ------------------------------------------------------------------------------------------------
 
 at::Scalar local_scalar_dense(const Tensor& self) {
+  TORCH_CHECK(self.numel() > 0, "_local_scalar_dense: Empty tensor not supported");
   // Through a CPU scalar, so that every dtype that torch can read is read by torch's own rules.
   Tensor value = at::detail::empty_cpu({}, self.scalar_type());
   const auto* from = static_cast<const char*>(self.const_data_ptr());
