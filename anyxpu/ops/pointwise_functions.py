@@ -691,10 +691,14 @@ def gelu_backward(grad, x):
 
 @triton.jit
 def gelu_tanh_backward(grad, x):
+    # (1 + tanh(u)) / 2 is the logistic function s of 2 u, and (1 - tanh(u)**2) / 2 is 2 s (1 - s), both without the
+    # digits that 1 - tanh(u) ** 2 loses near 0.
     inner = _SQRT_2_OVER_PI * (x + _CUBIC * x * x * x)
-    t = libdevice.tanh(inner)
+    small = libdevice.exp(-2 * tl.abs(inner))
+    large = 1 / (1 + small)
+    s = tl.where(inner < 0, small * large, large)
     slope = _SQRT_2_OVER_PI * (1 + 3 * _CUBIC * x * x)
-    return grad * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope)
+    return grad * (s + 2 * x * (small * large * large) * slope)
 
 
 @triton.jit
