@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from anyxpu.onednn.quantized_plans import INTEGERS, Call, compute
-from anyxpu.shim import lib
 
 _WHAT = "_int_mm on xpu"
 
@@ -48,8 +47,6 @@ def _product(self: Tensor, mat2: Tensor, out: Tensor | None) -> Any:
     if 0 in (*self.shape, *mat2.shape):
         result = self.new_empty((len(self), mat2.shape[1]), dtype=torch.int32) if out is None else out
         return result.zero_()
-    if self.is_xpu and lib().properties(self.get_device()).type == "cpu" and not torch.cpu._is_vnni_supported():
-        return NotImplemented  # without VNNI oneDNN adds pairs of products up in 16 bits, where they do not fit
     into = out if out is not None and torch._debug_has_internal_overlap(out) != 1 else None
     call = Call(self.contiguous(), 1.0, 0, mat2, None, None, None, torch.int32, 1.0, 0, None, into=into)
     result = compute(call)

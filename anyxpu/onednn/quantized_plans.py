@@ -16,7 +16,7 @@ from torch import Tensor
 from anyxpu.onednn import capi, engine, functions
 from anyxpu.onednn.capi import Algorithm, Arg, Prop
 from anyxpu.onednn.convolution import Geometry, channels_last_strides
-from anyxpu.onednn.fallbacks import COMPOSED, Declined, Fallback, count, named
+from anyxpu.onednn.fallbacks import COMPOSED, FLOAT32, Declined, Fallback, count, named
 from anyxpu.onednn.functions import Unary
 from anyxpu.onednn.matmul import contiguous_strides
 from anyxpu.onednn.primitive import (
@@ -326,6 +326,29 @@ def _describe(
     return PrimitiveDesc("convolution_forward", *args, what=what), operands
 
 
+class _Parts:
+    """A product of integers by products of float32 that are exact: of so few numbers that 24 bits hold the sum."""
+
+    MOST = 2**24 // (255 * 128)
+
+    def __init__(self, call: Call, reason: str) -> None:
+        self.fallback = Fallback(call.kind, call.operands, reason, FLOAT32)
+
+    def run(self, call: Call) -> Tensor:
+        count(self.fallback)
+        into = call.into
+        if into is None:
+            into = torch.empty_strided(call.shape, call.strides, dtype=call.dtype, device=call.source.device)
+        for first in range(0, call.source.shape[1], self.MOST):
+            some = slice(first, first + self.MOST)
+            product = call.source[:, some].float() @ call.weight[some].float()
+            if first:
+                into += product.to(call.dtype)
+            else:
+                into.copy_(product)
+        return into
+
+
 class _Absent:
     """A product of integers, which float32 does not hold, so that it is no composition."""
 
@@ -336,11 +359,21 @@ class _Absent:
         return self.declined.run()
 
 
-Plan = _Primitive | _Composed | _Absent
+Plan = _Primitive | _Composed | _Parts | _Absent
+
+SATURATES = "the CPU has no VNNI, without which oneDNN adds pairs of products up in 16 bits, where they do not fit"
+
+
+def _saturates(call: Call) -> bool:
+    """Whether oneDNN's sums of integers may be wrong."""
+    on_cpu = lib().properties(call.source.get_device()).type == "cpu"
+    return call.source.dtype in INTEGERS and on_cpu and not torch.cpu._is_vnni_supported()
 
 
 def _plan(call: Call) -> Plan:
     if call.weight_scale is None:
+        if _saturates(call):
+            return _Parts(call, SATURATES)
         try:
             return _Primitive(call) if engine.available() else _Absent("the driver's queues are not SYCL's", call)
         except capi.Unavailable as error:
@@ -355,6 +388,8 @@ def _plan(call: Call) -> Plan:
         return _Composed(call, "the activation has several scales")
     if call.other is not None and call.other.dtype != call.dtype and not call.beside:
         return _Composed(call, "what is added has another dtype than the result")
+    if _saturates(call):
+        return _Composed(call, SATURATES)
     try:
         return _Primitive(call)
     except capi.Unavailable as error:
