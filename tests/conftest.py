@@ -102,6 +102,17 @@ def xpu() -> Iterator[object]:
 
 
 @pytest.fixture
+def compiled() -> Iterator[None]:
+    """Eager operators by their kernels, which are waited for."""
+    from anyxpu.shim import lib
+
+    before = lib().eager()
+    lib().set_eager("compile")
+    yield
+    lib().set_eager(before)
+
+
+@pytest.fixture
 def no_host(request: pytest.FixtureRequest) -> Iterator[None]:
     """The test fails if any operator in it was served by the host.
 

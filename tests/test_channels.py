@@ -13,7 +13,10 @@ from anyxpu import simulate
 from anyxpu.ops import launching
 from anyxpu.shim import lib
 
-pytestmark = pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device")
+pytestmark = [
+    pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device"),
+    pytest.mark.usefixtures("compiled"),
+]
 
 BOUNDS = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float64: 1e-11}
 SHAPES = (
@@ -26,14 +29,6 @@ SHAPES = (
     (1, 4, 300, 300),
     (700, 70),
 )
-
-
-@pytest.fixture(autouse=True)
-def compiled():
-    before = lib().eager()
-    lib().set_eager("compile")
-    yield
-    lib().set_eager(before)
 
 
 def types(full: bool) -> list[torch.dtype]:

@@ -12,9 +12,11 @@ from torch.testing._internal.common_methods_invocations import op_db
 
 import anyxpu.ops
 from anyxpu import simulate
-from anyxpu.shim import lib
 
-pytestmark = pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device")
+pytestmark = [
+    pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device"),
+    pytest.mark.usefixtures("compiled"),
+]
 
 NAMES = (
     *(
@@ -58,14 +60,6 @@ HOSTED = {
     "aten::_embedding_bag_forward_only",
     "aten::_embedding_bag_backward",
 }
-
-
-@pytest.fixture(autouse=True)
-def compiled():
-    before = lib().eager()
-    lib().set_eager("compile")
-    yield
-    lib().set_eager(before)
 
 
 def moved(value):

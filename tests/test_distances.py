@@ -8,22 +8,16 @@ import pytest
 import torch
 
 import anyxpu.ops
-from anyxpu.shim import lib
 from tests import database
 
-pytestmark = pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device")
+pytestmark = [
+    pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device"),
+    pytest.mark.usefixtures("compiled"),
+]
 
 NAMES = ("cdist", "nn.functional.pdist", "nn.functional.channel_shuffle")
 POWERS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, float("inf"))
 aten = torch.ops.aten
-
-
-@pytest.fixture(autouse=True)
-def compiled():
-    before = lib().eager()
-    lib().set_eager("compile")
-    yield
-    lib().set_eager(before)
 
 
 @pytest.mark.parametrize("op", database.operators(NAMES), ids=database.name)

@@ -12,9 +12,12 @@ from torch.testing._internal.common_methods_invocations import op_db
 from anyxpu import simulate
 from anyxpu.shim import lib
 
-pytestmark = pytest.mark.skipif(
-    not torch.xpu.is_available() or bool(simulate.active()), reason="needs an xpu device that computes"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        not torch.xpu.is_available() or bool(simulate.active()), reason="needs an xpu device that computes"
+    ),
+    pytest.mark.usefixtures("compiled"),
+]
 
 WIDER = {torch.complex32: torch.complex64, torch.float16: torch.float32, torch.bfloat16: torch.float32}
 BOUNDS = {torch.complex32: 4e-3, torch.float16: 2e-3, torch.bfloat16: 2e-2}
@@ -35,14 +38,6 @@ PAIRS = [
 # Their result is drawn, or is a matter of the memory that they get.
 UNCOMPARED = {"scatter", "rand_like", "randn_like", "randint_like", "empty", "empty_like", "empty_strided", "new_empty",
               "new_empty_strided", "nn.functional.rrelu", "empty_permuted"}  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def compiled():
-    before = lib().eager()
-    lib().set_eager("compile")
-    yield
-    lib().set_eager(before)
 
 
 def moved(value, device, dtype=None):

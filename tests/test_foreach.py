@@ -10,21 +10,15 @@ import torch
 import anyxpu.ops
 from anyxpu import simulate
 from anyxpu.ops import foreach
-from anyxpu.shim import lib
 
-pytestmark = pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device")
+pytestmark = [
+    pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device"),
+    pytest.mark.usefixtures("compiled"),
+]
 
 SHAPES = ((3,), (5, 7), (), (0, 4), (100, 333), (2, 3, 4), (16384 * 3 + 5,))
 BOUNDS = {torch.float32: 2e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float64: 1e-12}
 POSITIVE = {"log", "log10", "log2", "log1p", "sqrt", "rsqrt", "pow", "reciprocal", "div", "addcdiv", "acos", "asin"}
-
-
-@pytest.fixture(autouse=True)
-def compiled():
-    before = lib().eager()
-    lib().set_eager("compile")
-    yield
-    lib().set_eager(before)
 
 
 def types(full: bool) -> list[torch.dtype]:

@@ -9,20 +9,14 @@ import torch.nn.functional as F
 import anyxpu.ops
 from anyxpu import simulate
 from anyxpu.ops import indexing, registry
-from anyxpu.shim import lib
 
-pytestmark = pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device")
+pytestmark = [
+    pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device"),
+    pytest.mark.usefixtures("compiled"),
+]
 
 DEVICE = "xpu"
 TYPES = (torch.float32, torch.bfloat16, torch.int64, torch.int8, torch.bool, torch.complex64)
-
-
-@pytest.fixture(autouse=True)
-def compiled():
-    before = lib().eager()
-    lib().set_eager("compile")
-    yield
-    lib().set_eager(before)
 
 
 def near(got, want) -> None:

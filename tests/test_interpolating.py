@@ -8,20 +8,14 @@ import pytest
 import torch
 
 import anyxpu.ops
-from anyxpu.shim import lib
 from tests import database
 
-pytestmark = pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device")
+pytestmark = [
+    pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device"),
+    pytest.mark.usefixtures("compiled"),
+]
 
 aten = torch.ops.aten
-
-
-@pytest.fixture(autouse=True)
-def compiled():
-    before = lib().eager()
-    lib().set_eager("compile")
-    yield
-    lib().set_eager(before)
 
 
 OPERATORS = [

@@ -9,10 +9,12 @@ import torch
 
 import anyxpu.ops
 from anyxpu import simulate
-from anyxpu.shim import lib
 from tests import database
 
-pytestmark = pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device")
+pytestmark = [
+    pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device"),
+    pytest.mark.usefixtures("compiled"),
+]
 
 NAMES = (
     *(f"nn.functional.adaptive_max_pool{dims}d" for dims in (1, 2, 3)),
@@ -20,14 +22,6 @@ NAMES = (
 )
 LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 aten = torch.ops.aten
-
-
-@pytest.fixture(autouse=True)
-def compiled():
-    before = lib().eager()
-    lib().set_eager("compile")
-    yield
-    lib().set_eager(before)
 
 
 @pytest.mark.parametrize("op", database.operators(NAMES), ids=database.name)

@@ -14,9 +14,8 @@ import pytest
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
-from anyxpu.shim import lib
-
 pytestmark = [
+    pytest.mark.usefixtures("compiled"),
     pytest.mark.not_simulated("it compares with the CPU"),
     pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device"),
 ]
@@ -29,14 +28,6 @@ NAMED = {"addbmm", "nn.functional.logsigmoid", "narrow_copy", "multinomial", "na
 CASES = [op for op in op_db if op.supports_out and torch.float32 in op.dtypes and not NOT_HERE.search(op.name)]
 if not os.environ.get("ANYXPU_FULL"):
     CASES = [op for op in CASES if op.name in EVERYDAY]
-
-
-@pytest.fixture(autouse=True)
-def compiled():
-    before = lib().eager()
-    lib().set_eager("compile")
-    yield
-    lib().set_eager(before)
 
 
 def on(device: str, x: Any) -> Any:

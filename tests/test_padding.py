@@ -10,22 +10,16 @@ import torch
 import torch.nn.functional as F
 
 import anyxpu.ops
-from anyxpu.shim import lib
 from tests import database
 
-pytestmark = pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device")
+pytestmark = [
+    pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device"),
+    pytest.mark.usefixtures("compiled"),
+]
 
 NAMES = (*("nn.functional.pad", "nn.functional.unfold", "nn.functional.fold"),)
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 aten = torch.ops.aten
-
-
-@pytest.fixture(autouse=True)
-def compiled():
-    before = lib().eager()
-    lib().set_eager("compile")
-    yield
-    lib().set_eager(before)
 
 
 def hosted() -> set[str]:

@@ -16,7 +16,10 @@ from anyxpu.ops import pointwise, registry
 from anyxpu.shim import lib
 from tests.strided import random_shape, random_view, values
 
-pytestmark = pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device")
+pytestmark = [
+    pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device"),
+    pytest.mark.usefixtures("compiled"),
+]
 
 DEVICE = "xpu"
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -24,14 +27,6 @@ INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 # Of a result's digits: the functions of two libraries differ by a few units in the last place, and what they are
 # multiplied with makes that more.
 BOUNDS = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 8e-3, torch.float16: 1e-3}
-
-
-@pytest.fixture(autouse=True)
-def compiled():
-    before = lib().eager()
-    lib().set_eager("compile")
-    yield
-    lib().set_eager(before)
 
 
 def has(dtype: torch.dtype) -> bool:

@@ -9,21 +9,13 @@ import torch
 
 import anyxpu.ops
 from anyxpu import simulate
-from anyxpu.shim import lib
 
 pytestmark = [
+    pytest.mark.usefixtures("compiled"),
     pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device"),
     pytest.mark.filterwarnings("ignore"),
 ]
 TYPES = {torch.quint8: torch.uint8, torch.qint8: torch.int8, torch.qint32: torch.int32}
-
-
-@pytest.fixture(autouse=True)
-def compiled():
-    before = lib().eager()
-    lib().set_eager("compile")
-    yield
-    lib().set_eager(before)
 
 
 def same(got, want):

@@ -11,9 +11,11 @@ import torch.nn.functional as F
 import anyxpu.ops
 from anyxpu import simulate
 from anyxpu.ops import reductions, registry
-from anyxpu.shim import lib
 
-pytestmark = pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device")
+pytestmark = [
+    pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device"),
+    pytest.mark.usefixtures("compiled"),
+]
 
 DEVICE = "xpu"
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -27,14 +29,6 @@ SHAPES = (
     ((2, 50, 9), (1,)), ((4, 6, 5, 7), (0, 2)), ((4, 3, 5, 2, 6), (1, 3)), ((2, 3, 4), (0, 1)), ((20_000, 3), (0,)),
     ((1, 5), (0,)), ((3, 40, 33), (2, 0)),
 )  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def compiled():
-    before = lib().eager()
-    lib().set_eager("compile")
-    yield
-    lib().set_eager(before)
 
 
 def has(dtype: torch.dtype) -> bool:

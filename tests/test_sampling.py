@@ -9,21 +9,15 @@ import pytest
 import torch
 
 import anyxpu.ops
-from anyxpu.shim import lib
 from tests import database
 
-pytestmark = pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device")
+pytestmark = [
+    pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device"),
+    pytest.mark.usefixtures("compiled"),
+]
 
 NAMES = ("nn.functional.grid_sample", "grid_sampler_2d", "grid_sampler_3d")
 aten = torch.ops.aten
-
-
-@pytest.fixture(autouse=True)
-def compiled():
-    before = lib().eager()
-    lib().set_eager("compile")
-    yield
-    lib().set_eager(before)
 
 
 @pytest.mark.parametrize("op", database.operators(NAMES), ids=database.name)

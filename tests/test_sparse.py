@@ -16,6 +16,7 @@ from anyxpu import simulate
 from anyxpu.shim import lib
 
 pytestmark = [
+    pytest.mark.usefixtures("compiled"),
     pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device"),
     pytest.mark.filterwarnings("ignore:Sparse"),
 ]
@@ -47,14 +48,6 @@ NAMING = (
 )
 RANDOM = ("dropout", "rand", "bernoulli", "multinomial", "normal", "lowrank", "uniform", "exponential")
 UNINITIALIZED = ("empty", "empty_like", "new_empty", "new_empty_strided", "resize_", "resize_as_")
-
-
-@pytest.fixture(autouse=True)
-def compiled():
-    before = lib().eager()
-    lib().set_eager("compile")
-    yield
-    lib().set_eager(before)
 
 
 def tensors(value):

@@ -13,20 +13,14 @@ import torch
 import anyxpu.ops
 from anyxpu import simulate
 from anyxpu.ops import pointwise, registry
-from anyxpu.shim import lib
 
-pytestmark = pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device")
+pytestmark = [
+    pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device"),
+    pytest.mark.usefixtures("compiled"),
+]
 
 INF, NAN = float("inf"), float("nan")
 DIGITS = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 5e-3}
-
-
-@pytest.fixture(autouse=True)
-def compiled():
-    before = lib().eager()
-    lib().set_eager("compile")
-    yield
-    lib().set_eager(before)
 
 
 def types():

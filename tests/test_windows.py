@@ -10,20 +10,14 @@ import torch.nn.functional as F
 
 import anyxpu.ops
 from anyxpu import simulate
-from anyxpu.shim import lib
 
-pytestmark = pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device")
+pytestmark = [
+    pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device"),
+    pytest.mark.usefixtures("compiled"),
+]
 
 BOUNDS = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3, torch.float64: 1e-11}
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
-
-
-@pytest.fixture(autouse=True)
-def compiled():
-    before = lib().eager()
-    lib().set_eager("compile")
-    yield
-    lib().set_eager(before)
 
 
 def hosted() -> dict:
