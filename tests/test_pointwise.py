@@ -141,6 +141,10 @@ def test_every_form_of_every_type_equals_the_cpus(row, full):
             except (RuntimeError, NotImplementedError):  # the CPU has none for this type
                 continue
             there = on(DEVICE, given)
+            # Of this one the CPU computes the last elements in 16 bits, where it has no AVX-512: its float32 is the measure.
+            rounded = row.overload == "special_i0e" and dtype in (torch.bfloat16, torch.float16)
+            if rounded:
+                want = op(given[0].float()).to(dtype)
             # The CPU's 1 / 6 is a float32.
             bound = 1e-7 if row.function == "hardsigmoid_backward" and dtype is torch.float64 else 0
             ways = served_by(lambda: near(op(*there, **named), want, (row.overload, dtype), bound))  # noqa: B023
@@ -155,6 +159,7 @@ def test_every_form_of_every_type_equals_the_cpus(row, full):
                     in_place(host, *given[1:], **named)
                 except RuntimeError:
                     continue
+                host = want if rounded else host
                 near(in_place(there[0], *there[1:], **named), host, (row.overload, dtype, "in place"))
                 near(there[0], host)
             schemas = [torch._C._get_schema(f"aten::{f.partition('.')[0]}", f.partition(".")[2]) for f in forms]

@@ -70,6 +70,8 @@ def build(device: int, words: Sequence[Any]) -> None:
 def _word(argument: Any, any_number: bool) -> Any:
     """An argument as Triton tells kernels apart: a tensor's dtype, an integer's width and whether it is 1 or some 16s.
 
+    All floats are alike to it.
+
     Args:
         any_number: the kernel does not ask (``do_not_specialize``).
     """
