@@ -141,7 +141,7 @@ def test_every_form_of_every_type_equals_the_cpus(row, full):
             except (RuntimeError, NotImplementedError):  # the CPU has none for this type
                 continue
             there = on(DEVICE, given)
-            # Of this one the CPU computes the last elements in 16 bits, where it has no AVX-512: its float32 is the measure.
+            # The CPU computes the last elements of this one in 16 bits where it has no AVX-512: float32 is the measure.
             rounded = row.overload == "special_i0e" and dtype in (torch.bfloat16, torch.float16)
             if rounded:
                 want = op(given[0].float()).to(dtype)
