@@ -354,3 +354,19 @@ def test_few_queries_over_the_same_keys_equal_f64(xpu, heads, groups, queries, d
     with torch.no_grad():
         ours = scaled_dot_product_attention(*(t.to("xpu") for t in given), attn_mask=mask.to("xpu"), enable_gqa=True)
     assert (ours.cpu() - exact).abs().max() <= 3 * DTYPES[dtype] * exact.abs().max()
+
+
+@pytest.mark.not_simulated("compares results")
+def test_a_learned_mask_is_served_where_torch_has_a_fused_form_with_its_gradient():
+    x = torch.randn(2, 3, 7, 16)
+    bias = torch.randn(2, 3, 7, 7)
+    want = bias.clone().requires_grad_()
+    torch.nn.functional.scaled_dot_product_attention(x, x, x, want).square().sum().backward()
+    mask = bias.to("xpu").requires_grad_()
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION):
+        here = x.to("xpu")
+        torch.nn.functional.scaled_dot_product_attention(here, here, here, mask).square().sum().backward()
+    torch.testing.assert_close(mask.grad.cpu(), want.grad, rtol=1e-4, atol=1e-4)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
+        with pytest.raises(RuntimeError, match="No available kernel"):
+            torch.nn.functional.scaled_dot_product_attention(here, here, here, mask)

@@ -12,6 +12,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 
 import anyxpu.ops
 from anyxpu import simulate
+from anyxpu.shim import lib
 
 pytestmark = [
     pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device"),
@@ -269,6 +270,21 @@ def test_exponential_numbers_have_their_distribution():
     if not simulate.active():
         assert x.min() > 0
         assert abs(x.mean().item() - 0.5) < 0.01 and abs(x.std().item() - 0.5) < 0.02
+    for dtype in (torch.float32, torch.bfloat16):
+        none = torch.ones(9, device="xpu", dtype=dtype).exponential_(float("inf"))
+        assert simulate.active() or not none.any()
+
+
+def test_places_of_what_is_not_zero_lie_beside_each_other():
+    """As on CUDA and XPU: each dimension's. The host's are put so as well."""
+    for mode in ("host", "compile"):
+        lib().set_eager(mode)
+        for x in (torch.randn(7, 9), torch.randn(40, 30, 20), torch.zeros(3, 0)):
+            x[x < 0.5] = 0
+            got = x.to("xpu").nonzero()
+            assert simulate.active() or torch.equal(got.cpu(), x.nonzero())
+            assert len(got) == 0 or got.stride() == (1, len(got)) or simulate.active()
+            assert all(t.is_contiguous() for t in got.unbind(1)), mode
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.bfloat16], ids=str)

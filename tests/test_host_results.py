@@ -112,3 +112,12 @@ def test_a_large_temporary_is_given_back_to_the_system(run_python):
         assert torch.xpu.memory_reserved() - before < 1 << 28
         """
     )
+
+
+def test_what_is_only_read_stays_shared_with_its_lazy_clone():
+    x = torch.randn(5, device="xpu")
+    clone = x._lazy_clone()
+    _ = torch.erfinv(x), x + clone
+    assert torch._C._is_cow_tensor(x) and torch._C._is_cow_tensor(clone)
+    torch.erfinv(x, out=x)
+    assert not torch._C._is_cow_tensor(x) and x.data_ptr() != clone.data_ptr()

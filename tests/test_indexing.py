@@ -149,6 +149,31 @@ def test_an_index_out_of_range_is_said_at_the_next_wait_and_the_device_goes_on()
         near(x.index_select(0, torch.tensor([2], device=DEVICE)), x.cpu()[2:])
 
 
+def test_a_tensor_of_the_host_and_indices_of_the_device():
+    """It is written, as everywhere in torch, and not read."""
+    index = torch.tensor([2, 0], device=DEVICE)
+    for call in (lambda x: x[index], lambda x: x[:, index], lambda x: x[index, index.cpu()]):
+        with pytest.raises(RuntimeError, match=r"indices should be either .* \(cpu\)"):
+            call(torch.zeros(3, 4))
+    x = torch.zeros(3, 4)
+    x[index] = 1.0
+    x[index, index] = torch.tensor([5.0, 6.0])
+    want = torch.zeros(3, 4)
+    want[index.cpu()] = 1.0
+    want[index.cpu(), index.cpu()] = torch.tensor([5.0, 6.0])
+    if not simulate.active():
+        assert torch.equal(x, want)
+    with pytest.raises(RuntimeError, match="same device"):
+        x[index] = torch.ones(4, device=DEVICE)
+
+
+def test_an_expanded_tensor_may_be_filled_by_index():
+    many = torch.zeros(1, 5, device=DEVICE).expand(4, 5)
+    with pytest.warns(UserWarning, match="expanded tensors is deprecated"):
+        many.index_fill_(1, torch.tensor([3], device=DEVICE), 2.0)
+    assert simulate.active() or many.cpu().tolist() == [[0, 0, 0, 2, 0]] * 4
+
+
 def test_dropout_keeps_its_share_and_its_gradient_its_mask():
     if simulate.active():
         pytest.skip("no kernel draws on a simulated GPU")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -95,3 +97,56 @@ def test_attention_over_jagged(xpu: torch.device, with_gradient: bool) -> None:
 
     for a, b in zip(attention(xpu), attention("cpu"), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+BACKENDS = [None, *(getattr(torch.nn.attention.SDPBackend, n) for n in ("MATH", "FLASH_ATTENTION", "OVERRIDEABLE"))]
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+@pytest.mark.parametrize("one_query", [False, True])
+def test_attention_over_strided(xpu: torch.device, backend: Any, one_query: bool) -> None:
+    """Each part as if alone, its gradients too; one batch of queries, or one head of keys, goes with many."""
+    lengths, heads = (3, 6, 1), 4
+    given = [
+        [torch.randn(n, h, 16, requires_grad=True) for n in ((5,) if one and one_query else lengths)]
+        for one, h in ((True, heads), (False, 1), (False, 1))
+    ]
+    nested = [
+        torch.nested.as_nested_tensor([t.detach().to(xpu) for t in parts], layout=torch.strided).requires_grad_()
+        for parts in given
+    ]
+    with contextlib.nullcontext() if backend is None else torch.nn.attention.sdpa_kernel(backend):
+        made = torch.nn.functional.scaled_dot_product_attention(*(t.transpose(1, 2) for t in nested))
+    assert made.is_nested and made.size(1) == heads
+    back = made.transpose(1, 2)
+    expected = []
+    for q, k, v in zip(given[0] * 3 if one_query else given[0], *given[1:], strict=True):
+        scores = torch.einsum("lhe,she->hls", q.double(), k.double().expand(-1, heads, -1)) / 4
+        expected.append(torch.einsum("hls,she->lhe", scores.softmax(-1), v.double().expand(-1, heads, -1)))
+    for found, want in zip(back.unbind(), expected, strict=True):
+        torch.testing.assert_close(found.cpu(), want.float(), rtol=1e-4, atol=1e-5)
+    sum(t.square().sum() for t in back.unbind()).backward()
+    sum(t.square().sum() for t in expected).backward()
+    for n, parts in zip(nested, given, strict=True):
+        assert n.grad is not None
+        for found, leaf in zip(n.grad.unbind(), parts, strict=True):
+            torch.testing.assert_close(found.cpu(), leaf.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_what_attention_over_strided_does_not_take(xpu: torch.device) -> None:
+    n = torch.nested.nested_tensor(parts(2, 3, width=(2, 8)), device=xpu).transpose(1, 2)
+    with pytest.raises(RuntimeError, match="no attn_mask"):
+        torch.nn.functional.scaled_dot_product_attention(n, n, n, torch.zeros(2, 2, 3, 3, device=xpu))
+    with pytest.raises(RuntimeError, match="four dimensions"):
+        flat = torch.nested.nested_tensor(parts(2, 3), device=xpu)
+        torch.nn.functional.scaled_dot_product_attention(flat, flat, flat)
+    with pytest.raises(RuntimeError, match="2, 3, 3 batches"):
+        more = torch.nested.nested_tensor(parts(2, 3, 1, width=(2, 8)), device=xpu).transpose(1, 2)
+        torch.nn.functional.scaled_dot_product_attention(n, more, more)
+
+
+def test_attention_over_strided_of_the_cpu_is_torchs_own() -> None:
+    n = torch.nested.nested_tensor(parts(2, 3, width=(2, 8))).transpose(1, 2).contiguous()
+    for found, part in zip(torch.nn.functional.scaled_dot_product_attention(n, n, n).unbind(), n.unbind(), strict=True):
+        want = torch.nn.functional.scaled_dot_product_attention(part[None], part[None], part[None])[0]
+        torch.testing.assert_close(found, want)

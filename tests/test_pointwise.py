@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -340,7 +341,37 @@ ERRORS = {
     "a negative power of integers": (lambda d: torch.ones(2, dtype=torch.int32, device=d) ** -1, "negative integer"),
     "an out that overlaps": (lambda d: (lambda t: torch.add(t[1:], 1, out=t[:-1]))(torch.ones(5, device=d)),
                              "single memory location"),
+    "no limit": (lambda d: torch.clamp(torch.ones(2, device=d)), "At least one of"),
+    "a negative order": (lambda d: torch.polygamma(-1, torch.ones(2, device=d)), "negative n"),
+    "a result of a negative slope": (lambda d: _gradient(F.leaky_relu_, d, -0.5), "negative slope"),
+    "elu's too": (lambda d: _gradient(F.elu_, d, -2.0), "negative slope"),
+    "celu's too": (lambda d: _gradient(F.celu_, d, -2.0), "negative slope"),
 }  # fmt: skip
+
+
+def _gradient(function: Callable[..., torch.Tensor], device: str, slope: float) -> None:
+    x = torch.tensor([-1.0, 1.0], device=device, requires_grad=True)
+    function(x.clone(), slope).sum().backward()
+
+
+def test_a_choice_of_two_numbers_of_the_host():
+    """Which torch brings to the condition's device, as it brings one number to any operator's."""
+    chosen = torch.rand(3, 4) < 0.5
+    for one, other in ((2.5, torch.tensor(-1.0)), (torch.tensor(3), 7), (torch.tensor(1.5), torch.tensor(2.5))):
+        near(torch.where(chosen.to(DEVICE), one, other), torch.where(chosen, one, other), (one, other))
+
+
+def test_numbers_beyond_int64():
+    x = torch.tensor([0, 5, 2**63, 2**64 - 1], dtype=torch.uint64)
+    for number in (5, 2**63, 2**64 - 1):
+        assert x.to(DEVICE).eq(number).tolist() == [v == number for v in (0, 5, 2**63, 2**64 - 1)]
+
+
+def test_threshold_may_write_an_element_twice():
+    x = torch.randn(1, 6)
+    many = x.to(DEVICE).expand(4, 6)
+    F.threshold_(many, 0.25, 3.0)
+    near(many, torch.where(x > 0.25, x, 3.0).expand(4, 6))
 
 
 @pytest.mark.parametrize("name", ERRORS)

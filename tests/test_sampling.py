@@ -77,6 +77,30 @@ def test_points_in_and_outside(dims, mode, full):
             assert not {n for n, ways in anyxpu.ops.counters().items() if "host" in ways}
 
 
+@pytest.mark.parametrize(("dims", "mode"), [(2, 0), (2, 1), (3, 0), (3, 1)])
+def test_points_that_are_no_numbers_and_far_away(dims, mode):
+    """They are outside the image, NaN before it as on CUDA (CPU torch makes NaN of some and the last of others)."""
+    forward, backward = getattr(aten, f"grid_sampler_{dims}d"), getattr(aten, f"grid_sampler_{dims}d_backward")
+    odd = {float("nan"): -5.0, float("inf"): 5.0, -float("inf"): -5.0, 1e20: 5.0, -1e20: -5.0, 3e9: 5.0, 0.25: 0.25}
+    given = torch.rand(2, *(1,) * (dims - 2), len(odd), dims + 1, dims) - 0.5
+    meant = given.clone()
+    for place, (value, plain) in enumerate(odd.items()):
+        for grid, one in ((given, value), (meant, plain)):
+            for d in range(dims):
+                grid[..., place, d, d] = one
+            grid[..., place, dims, :] = one
+    x = torch.randn(2, 3, *(4, 5, 3)[:dims])
+    for padding, corners in itertools.product(range(2), (False, True)):
+        want = forward(x, meant, mode, padding, corners)
+        got = forward(x.to("xpu"), given.to("xpu"), mode, padding, corners)
+        database.near(got, want, (padding, corners), 1e-4)
+        grad = torch.randn(want.shape)
+        should = backward(grad, x, meant, mode, padding, corners, [True, True])
+        found = backward(grad.to("xpu"), x.to("xpu"), given.to("xpu"), mode, padding, corners, [True, True])
+        for one, other in zip(found, should, strict=True):
+            database.near(one, other, (padding, corners, "gradient"), 1e-4)
+
+
 def test_many_points_of_one_element_are_added_in_float32():
     """Of 16 bits too, and in every run alike."""
     x = torch.zeros(1, 2, 2, 2, dtype=torch.bfloat16, device="xpu", requires_grad=True)

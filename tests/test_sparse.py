@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 import anyxpu.ops
 from anyxpu import simulate
+from anyxpu.cache import cache_dir
 from anyxpu.shim import lib
 
 pytestmark = [
@@ -248,6 +249,38 @@ def test_products_with_dense_matrices(dtype, columns):
     assert not {op for op, ways in anyxpu.ops.counters().items() if ways.get("host")}
     want = torch.addmm(bias.double(), matrix.double(), dense.double(), beta=0.5, alpha=-2).to(dtype)
     near(got, want, "addmm", {torch.float32: 1e-5, torch.bfloat16: 5e-2, torch.float16: 5e-3}[dtype])
+
+
+@VALUES
+@pytest.mark.parametrize("layout", [torch.sparse_csr, torch.sparse_csc], ids=str)
+@pytest.mark.parametrize("mode", ["compile", "auto", "host"])
+def test_a_matrix_made_sparse_on_the_device_is_multiplied_there(layout, mode):
+    """Whose indices come of nonzero()."""
+    lib().set_eager(mode)
+    matrix = torch.where(torch.rand(20, 30) < 0.3, torch.randn(20, 30), 0.0)
+    dense = torch.randn(30, 7)
+    made = matrix.to("xpu").to_sparse(layout=layout)
+    plain = made.row_indices() if layout is torch.sparse_csc else made.col_indices()
+    assert plain.is_contiguous()
+    near(made @ dense.to("xpu"), matrix @ dense, mode, 1e-5)
+
+
+@VALUES
+def test_a_type_that_the_host_has_not_is_waited_for(run_python, tmp_path):
+    """In `auto` the host serves while a kernel is built; where it cannot, the first call waits instead of failing."""
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (cache / "build").symlink_to(cache_dir() / "build")
+    run_python(
+        """
+        import torch
+        matrix = torch.eye(6).to(torch.bfloat16).to_sparse_csr().to("xpu")
+        dense = torch.arange(12.0).view(6, 2).to(torch.bfloat16)
+        assert torch.equal((matrix @ dense.to("xpu")).cpu(), dense)
+        """,
+        ANYXPU_EAGER="auto",
+        ANYXPU_CACHE_DIR=str(cache),
+    )
 
 
 def test_a_tensor_moves_there_and_back(matrix):

@@ -20,6 +20,7 @@ from anyxpu.ops import (
     foreach,
     indexing,
     kernels,
+    nested_attention,
     pointwise,
     recurrent,
     reductions,
@@ -35,6 +36,7 @@ def register() -> None:
     """Give torch the operators. Called once by the install; starts no driver and compiles nothing."""
     lib().set_kernel_provider(kernels.provide)
     attention.register()
+    nested_attention.register()
     recurrent.register()
     compiled.register()
     pointwise.register()

@@ -86,7 +86,9 @@ def chosen(
         and _fusable(query, key, value, mask, dropout_p, is_causal, enable_gqa)
     ):
         return _BACKENDS.OVERRIDEABLE
-    if not composed:
+    # The memory-efficient form gives a mask its gradient, which is the composition's here.
+    learned = mask is not None and mask.requires_grad and torch._C._get_mem_efficient_sdp_enabled()
+    if not composed and not learned:
         raise RuntimeError("No available kernel. Aborting execution.")
     return _BACKENDS.MATH
 

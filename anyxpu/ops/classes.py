@@ -53,7 +53,7 @@ def provide(
     """
     if lib().driver_name() == "null" or (_doubles(words) and not lib().properties(device).has_fp64):
         return None
-    wait = wait or lib().properties(device).type != "cpu" or _alone(family, words)
+    wait = wait or lib().properties(device).type != "cpu" or _alone(family, words) or lib().waits_for_kernels()
     if lib().eager() == "auto" and not wait:
         found = prepared.found(device, _name(family, words), _warps(device))
         if found is None and builder.wanted((device, family, words)):

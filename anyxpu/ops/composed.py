@@ -288,8 +288,8 @@ def exponential_(x: Tensor, lambd: float = 1.0, *, generator: torch.Generator | 
     wide = torch.float32 if x.dtype in _NARROW else x.dtype
     drawn = torch.empty(x.shape, dtype=wide, device=x.device).uniform_(generator=generator)
     # Never 0, which divisions by what is drawn here count on.
-    made = (torch.log1p(-drawn) * -(1 / lambd)).clamp_min(torch.finfo(x.dtype).tiny)
-    return x.copy_(made)
+    made = torch.log1p(-drawn) * -(1 / lambd)
+    return x.copy_(made if lambd == float("inf") else made.clamp_min(torch.finfo(x.dtype).tiny))
 
 
 def roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:

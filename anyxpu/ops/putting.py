@@ -74,6 +74,8 @@ def index_copy_(self: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
 
 def index_fill_(self: Tensor, dim: int, index: Tensor, value: Any) -> Any:
     """aten::index_fill_: one number where ``index (N,)`` says."""
+    if torch._debug_has_internal_overlap(self) == 1:  # which torch allows, with a warning
+        return NotImplemented
     if isinstance(value, Tensor):
         if value.dim() or value.is_complex():
             return NotImplemented

@@ -41,7 +41,7 @@ def _inside(place, size, corners, PADDING: tl.constexpr, OP: tl.constexpr):
         place = tl.where(span > 0, place, 0.0)
     if PADDING > 0:
         last = (size - 1).to(OP)
-        slope = tl.where((place <= 0) | (place >= last), 0.0, slope)
+        slope = tl.where((place > 0) & (place < last), slope, 0.0)
         place = tl.where(place > 0, place, 0.0)  # of NaN too
         place = tl.minimum(place, last)
     return place, slope
@@ -96,7 +96,11 @@ def _tap(low, t, k, size, corners, MODE: tl.constexpr, PADDING: tl.constexpr, OP
         part = tl.where(middle, _near(u), _far(u))
         slope = tl.where(middle, (3.75 * u - 4.5) * u, (-2.25 * u + 7.5) * u - 6)
         slope = tl.where(k < 2, slope, -slope)
-    return at, (at >= 0) & (at < size), part, slope
+    there = (at >= 0) & (at < size)
+    if MODE != 2:  # of infinity and NaN, which are outside, part and slope would be NaN
+        part = tl.where(there, part, 0.0)
+        slope = tl.where(there, slope, 0.0)
+    return at, there, part, slope
 
 
 @triton.jit

@@ -208,7 +208,10 @@ _MOST_DIMS = 6
 
 
 def nonzero(self: Tensor) -> Any:
-    """aten::nonzero: where elements that are not zero are, ``(how many, self.dim())``, int64; waits for the device."""
+    """aten::nonzero: where elements that are not zero are, ``(how many, self.dim())``, int64; waits for the device.
+
+    As on every device but the CPU, the indices of one dimension lie beside each other.
+    """
     if not whole.served(self) or not 0 < self.dim() <= _MOST_DIMS:
         return NotImplemented
     if self.numel() == 0:
@@ -220,7 +223,7 @@ def nonzero(self: Tensor) -> Any:
     chunk = n if n <= _CHUNK else max(_CHUNK // 4, -(-n // (4 * launching.programs(device))))
     chunks = -(-n // chunk)
     counts = torch.empty(chunks, dtype=torch.int32, device=x.device)
-    out = torch.empty((n, dims), dtype=torch.int64, device=x.device)
+    out = torch.empty((dims, n), dtype=torch.int64, device=x.device)
     total = torch.empty((), dtype=torch.int64, device=x.device)
     # A bool's byte is 0 or 1.
     kind = "u8" if x.dtype is torch.bool else whole.NAMES[x.dtype]
@@ -232,9 +235,7 @@ def nonzero(self: Tensor) -> Any:
         types=(kind, "i32", "i64", "i64"), ND=dims, L=lanes,
     ):  # fmt: skip
         return NotImplemented
-    found = out[: int(total)]
-    # Of few, not all the memory that there might have been.
-    return found if 2 * len(found) >= n else found.clone()
+    return out[:, : int(total)].contiguous().t()
 
 
 def flip(self: Tensor, dims: Sequence[int]) -> Any:

@@ -114,7 +114,7 @@ def _size_of(d: tl.constexpr, size1, size2, size3, size4, size5):
 
 @triton.jit
 def places(x, counts, out, total, n, chunk, size1, size2, size3, size4, size5, ND: tl.constexpr, L: tl.constexpr):
-    """Of the elements that are not zero the ND indices, in order, to ``out``; how many they are to ``total``.
+    """Of the elements that are not zero the indices, in order, to ``out (ND, n)``; how many they are to ``total``.
 
     ``counts``: of each program, and of those before it, what :func:`count` found.
     """
@@ -130,11 +130,12 @@ def places(x, counts, out, total, n, chunk, size1, size2, size3, size4, size5, N
         inside = (within < chunk) & (lane < n)
         there = inside & (tl.load(x + lane, mask=inside, other=0) != 0)
         ranks = tl.cumsum(there.to(tl.int32), 0)
-        to = out + (base + ranks - 1) * ND
+        to = out + (base + ranks - 1)
+        whole = n.to(tl.int64)
         rest = lane
         for k in tl.static_range(ND - 1):
             size = _size_of(ND - 1 - k, size1, size2, size3, size4, size5)
-            tl.store(to + ND - 1 - k, (rest % size).to(tl.int64), mask=there)
+            tl.store(to + (ND - 1 - k) * whole, (rest % size).to(tl.int64), mask=there)
             rest = rest // size
         tl.store(to, rest.to(tl.int64), mask=there)
         base += tl.sum(there.to(tl.int64), 0)

@@ -42,9 +42,10 @@ std::string told(const AssertionRecord& record) {
         message = of_kernel[static_cast<size_t>(record.message)];
     }
   }
-  return "anyxpu: device-side assertion failed: " + message + " (program " + std::to_string(record.program[0]) + ", " +
-         std::to_string(record.program[1]) + ", " + std::to_string(record.program[2]) +
-         "). What that program writes is incomplete; the device stays usable.";
+  // With the words that CUDA and SYCL's runtime have for it, which programs look for.
+  return "anyxpu: device-side assert triggered: Assertion `" + message + "` failed (program " +
+         std::to_string(record.program[0]) + ", " + std::to_string(record.program[1]) + ", " +
+         std::to_string(record.program[2]) + "). What that program writes is incomplete; the device stays usable.";
 }
 
 }  // namespace

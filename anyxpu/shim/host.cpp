@@ -77,6 +77,10 @@ const std::map<std::string, std::set<std::string>> kDense = {
     {"aten::native_group_norm_backward.out", {"grad_out", "input"}},
 };
 
+// Matrices that lie in memory column by column on every device but the CPU, which torch's formulas of sparse tensors
+// count on.
+const std::set<std::string> kByColumns = {"aten::nonzero"};
+
 // CPU kernels that add up many elements (or multiply them) in f16 or bf16, where a sum soon stops growing. They get
 // f32.
 const std::set<std::string> kWidened = {
@@ -228,6 +232,9 @@ c10::Device common_device(const c10::OperatorHandle& op, const std::string& name
       if (t.device() == *device) return;
       // Like everywhere in torch, a number in a CPU tensor goes with any device.
       if (t.is_cpu() && (may_be_host || (t.dim() == 0 && !written))) return;
+      if (declared.name() == "self" && (name == "aten::index.Tensor" || name == "aten::_unsafe_index.Tensor"))
+        TORCH_CHECK(false, "indices should be either on cpu or on the same device as the indexed tensor (", t.device(),
+                    ")");
       c10::impl::common_device_check_failure(*device, t, name.c_str(), declared.name().c_str());
     });
   }
@@ -469,6 +476,17 @@ c10::Device result_device(at::ArrayRef<IValue> arguments, c10::Device device) {
   return device;
 }
 
+thread_local bool building = false;
+thread_local bool waiting = false;
+
+// While it lives, this thread's kernels are built at once.
+struct Waiting {
+  Waiting() { waiting = true; }
+  ~Waiting() { waiting = false; }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+};
+
 void run(const c10::OperatorHandle& op, const std::string& name, Stack& arguments) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       op.hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
@@ -484,11 +502,8 @@ void run(const c10::OperatorHandle& op, const std::string& name, Stack& argument
 
 }  // namespace
 
-namespace {
-thread_local bool building = false;
-}  // namespace
-
 void note_building() noexcept { building = true; }
+bool waits_for_kernels() noexcept { return waiting; }
 
 void notice(const std::string& name) {
   if (std::exchange(building, false)) return;
@@ -544,9 +559,25 @@ void refuse_overlap(const std::string& name, at::ArrayRef<Tensor> outs, at::Arra
   }
 }
 
-void host_fallback(const c10::OperatorHandle& op, Stack* stack) {
+// As everywhere in torch, a tensor of the CPU may be written (not read) by indices that lie on xpu: these are brought
+// to it. False for any other call.
+bool writes_cpu_by_index(const c10::OperatorHandle& op, const std::string& name, Stack* stack) {
+  static const std::set<std::string> kWriting = {"aten::index_put", "aten::index_put_", "aten::_index_put_impl",
+                                                 "aten::_index_put_impl_", "aten::_unsafe_index_put"};
+  if (kWriting.count(name) == 0) return false;
+  IValue* given = &*(stack->end() - static_cast<ptrdiff_t>(op.schema().arguments().size()));
+  if (!given[0].toTensor().is_cpu() || !given[2].toTensor().is_cpu()) return false;
+  given[1] = map_tensors(given[1], [](const Tensor& t) { return on_xpu(t) ? t.cpu() : t; });
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+  return true;
+}
+
+namespace {
+
+void serve_by_host(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
   const auto name = full_name(op);
+  if (writes_cpu_by_index(op, name, stack)) return;
   refuse_if_strict(name);
   const size_t count = schema.arguments().size();
   const Stack given(stack->end() - static_cast<ptrdiff_t>(count), stack->end());
@@ -578,6 +609,7 @@ void host_fallback(const c10::OperatorHandle& op, Stack* stack) {
     if (!has_generator && op.hasTag(at::Tag::nondeterministic_seeded)) seeded.emplace(device.index());
     run(op, name, arguments);
     widened.close(arguments);
+    if (kByColumns.count(name)) arguments[0] = arguments[0].toTensor().t().contiguous().t();
   }
   memory.close();
 
@@ -595,6 +627,26 @@ void host_fallback(const c10::OperatorHandle& op, Stack* stack) {
   memory.finish();
   notice(name);
 }
+
+}  // namespace
+
+void host_or_kernel(const c10::OperatorHandle& op, Stack* stack, void (*by_host)(const c10::OperatorHandle&, Stack*)) {
+  const size_t count = op.schema().arguments().size();
+  const Stack given(stack->end() - static_cast<ptrdiff_t>(count), stack->end());
+  const size_t below = stack->size() - count;
+  try {
+    return by_host(op, stack);
+  } catch (const c10::NotImplementedError&) {
+    if (!std::exchange(building, false) || waiting) throw;
+  }
+  stack->resize(below);
+  stack->insert(stack->end(), given.begin(), given.end());
+  const Waiting all_kernels;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  op.callBoxed(stack);
+}
+
+void host_fallback(const c10::OperatorHandle& op, Stack* stack) { host_or_kernel(op, stack, &serve_by_host); }
 
 // Operators that torch makes of others on every device and that end, with no operator between, in a table of kernels
 // where xpu has none ("DispatchStub"): the host runs all of them. tests/test_registry.py finds such.

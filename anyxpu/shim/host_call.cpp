@@ -26,7 +26,7 @@ py::object host_call(const std::string& name, const std::string& overload, const
     if (dense) {
       host_fallback(op, &stack);
     } else {
-      on_copies(op, &stack);
+      host_or_kernel(op, &stack, &on_copies);
     }
   }
   return torch::jit::createPyObjectForStack(std::move(stack));

@@ -58,7 +58,7 @@ void HostMemory::use(const Tensor& tensor, bool written) {
   auto& region = regions_[tensor.storage().unsafeGetStorageImpl()];
   region.device = tensor.storage();
   region.written |= written;
-  if (written) note_written(region.device.data());
+  if (written) note_written(region.device.mutable_data());
   written_[tensor.unsafeGetTensorImpl()] |= written;
   const auto [low, high] = span(tensor);
   region.low = std::min(region.low, low / kAlign * kAlign);
@@ -79,7 +79,9 @@ void HostMemory::open() {
 
 void HostMemory::open_region(Region& region) {
   auto* cpu = c10::GetCPUAllocator();
-  auto* memory = static_cast<char*>(region.device.mutable_data());
+  // What is only read stays shared with its lazy clones.
+  auto* memory = region.written ? static_cast<char*>(region.device.mutable_data())
+                                : static_cast<char*>(const_cast<void*>(region.device.data()));
   c10::DataPtr bytes;
   if (shared_) {
     region.low = 0;

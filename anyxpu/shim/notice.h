@@ -11,6 +11,9 @@ void notice(const std::string& name);
 // The host's next call on this thread is only for as long as its kernel is built: nothing is said of it.
 void note_building() noexcept;
 
+// Is nothing of this thread left to the host meanwhile? (It has been tried, and has no such kernel.)
+bool waits_for_kernels() noexcept;
+
 // Raises where ANYXPU_EAGER=strict refuses the host: names the operator and the line of the caller's program.
 void refuse_if_strict(const std::string& name);
 

@@ -85,6 +85,10 @@ void set_eager(Eager mode) noexcept;
 // Serves an operator by ATen's CPU kernel; the backend fallback of key XPU. The arguments are taken off the stack and
 // the results put on it.
 void host_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+// Serves by the host (`by_host`) while the operator's kernel is built; where the host has none of such a type, waits
+// for the kernel.
+void host_or_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack,
+                    void (*by_host)(const c10::OperatorHandle&, torch::jit::Stack*));
 // Raises torch's error where an operator that does not allow it would write (`outs`) what it reads.
 void refuse_overlap(const std::string& name, at::ArrayRef<at::Tensor> outs, at::ArrayRef<at::Tensor> read);
 // Operators that the host serves although torch makes them of others, without their namespace.

@@ -98,6 +98,8 @@ void bind_ops(py::module_& m) {
       py::arg("out"), py::arg("sizes"), py::arg("format"),
       "Give an operator's `out` its sizes, with torch's warning where it has others and elements.");
   m.def("note_building", &note_building, "Say nothing of this thread's next host call: its kernel is being built.");
+  m.def("waits_for_kernels", &waits_for_kernels,
+        "Is no kernel of this thread's call to be left to the host meanwhile?");
   m.def("host_call", &host_call, py::arg("name"), py::arg("overload"),
         "Run operator `name`.`overload` on the host path with the arguments that follow.");
   m.def("set_host_copies", &set_host_copies, py::arg("always"),

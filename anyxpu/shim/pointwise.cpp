@@ -57,6 +57,7 @@ bool fits(const c10::Scalar& value, ScalarType common) {
     return common == ScalarType::Double || !c10::overflows<float, double>(number);
   }
   if (!value.isIntegral(false)) return false;
+  if (value.type() == ScalarType::UInt64) return common == ScalarType::UInt64;  // more than int64 holds
   const int64_t number = value.toLong();
   switch (common) {
     case ScalarType::Long:
@@ -99,12 +100,14 @@ c10::Scalar value_of(const at::TensorBase& t) {
 Tensor tensor_of(const c10::Scalar& value) {
   ScalarType type = ScalarType::Long;
   if (value.isFloatingPoint()) type = ScalarType::Double;
-  if (value.isBoolean()) type = ScalarType::Bool;
+  if (value.isBoolean() || value.type() == ScalarType::UInt64) type = value.type();
   Tensor made = at::detail::empty_cpu({}, type);
   if (type == ScalarType::Double) {
     *made.mutable_data_ptr<double>() = value.toDouble();
   } else if (type == ScalarType::Bool) {
     *made.mutable_data_ptr<bool>() = value.toBool();
+  } else if (type == ScalarType::UInt64) {
+    *made.mutable_data_ptr<uint64_t>() = value.toUInt64();
   } else {
     *made.mutable_data_ptr<int64_t>() = value.toLong();
   }
@@ -294,6 +297,10 @@ bool read(const Row& row, const c10::FunctionSchema& schema, at::ArrayRef<IValue
     const ScalarType common = at::result_type(call.operands[1], call.operands[2]);
     for (int k = 1; k < 3; ++k)
       if (call.operands[k].dim() > 0) call.operands[k] = call.operands[k].to(common);
+    // TensorIterator takes one number of the host, and this operator two.
+    if (call.operands[0].is_xpu() && call.operands[1].is_cpu() && call.operands[2].is_cpu() &&
+        call.operands[1].dim() == 0)
+      call.operands[1] = call.operands[1].to(call.operands[0].device(), common);
   }
   if (row.rule == Rule::fill) call.raw = 2;
   return true;
@@ -325,7 +332,7 @@ bool fitting(const Row& row, const Call& call) {
 
 at::TensorIterator iterate(const Row& row, const Call& call, ScalarType* common) {
   at::TensorIteratorConfig config;
-  config.set_check_mem_overlap(true);
+  config.set_check_mem_overlap(row.function != "threshold");  // done twice it is what it is done once
   const Tensor fresh;
   config.add_output(call.out.defined() ? call.out : fresh);
   for (int k = 0; k < call.count; ++k) config.add_const_input(call.operands[k]);
@@ -498,6 +505,17 @@ bool refuses_out(const Row& row, const Call& call, ScalarType common) {
          call.out.scalar_type() != call.operands[0].scalar_type();
 }
 
+// Whether torch refuses the call for its arguments; the host then says so in torch's words.
+bool refuses(const Row& row, const Call& call) {
+  const auto number = [&](int p) { return call.params[p].toDouble(); };
+  if (row.function == "softshrink") return !(number(0) >= 0);
+  if (row.function == "polygamma") return number(0) < 0;
+  if (row.function == "clamp") return call.variant == "-min-max";
+  // Of the result of a negative slope it is open what it was made of.
+  const bool of_result = call.variant.find("True") != std::string::npos;
+  return of_result && (row.function == "elu_backward" || row.function == "leaky_relu_backward") && number(0) < 0;
+}
+
 // Whether the row computes with this common type, on this device.
 bool computes(const Row& row, const Call& call, ScalarType common, c10::DeviceIndex device) {
   const TypeName* type = type_of(common);
@@ -506,7 +524,6 @@ bool computes(const Row& row, const Call& call, ScalarType common, c10::DeviceIn
   for (int p = 0; p < call.params_count; ++p)
     if (!fits(call.params[p], common)) return false;
   if (refuses_out(row, call, common)) return false;
-  if (row.function == "softshrink" && !(call.params[0].toDouble() >= 0)) return false;  // which torch refuses
   // Of integers these are the host's: an error, or a fraction that is cut off.
   if (c10::isIntegralType(common, true)) {
     for (int k = 0; k < call.count; ++k)
@@ -519,7 +536,7 @@ bool computes(const Row& row, const Call& call, ScalarType common, c10::DeviceIn
 bool serve(Row& row, const c10::FunctionSchema& schema, at::ArrayRef<IValue> given, Tensor* result) {
   if (eager() == Eager::host) return false;
   Call call;
-  if (!read(row, schema, given, call) || !fitting(row, call)) return false;
+  if (!read(row, schema, given, call) || !fitting(row, call) || refuses(row, call)) return false;
   std::optional<c10::Device> device;
   for (int k = 0; k < call.count && !device; ++k)
     if (call.operands[k].is_xpu()) device = call.operands[k].device();

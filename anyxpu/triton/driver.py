@@ -132,12 +132,16 @@ class Utils:
 
     def get_device_properties(self, device: int) -> dict[str, int]:
         p = _lib().properties(device)
+        # In kHz and bits, as Triton wants them. Torch divides by the bandwidth that they make: where the device does not
+        # say, those of two channels of DDR4-3200.
+        known = p.memory_clock_rate and p.memory_bus_width
+        clock, width = (p.memory_clock_rate * 1000, p.memory_bus_width) if known else (1_600_000, 128)
         return {
             "max_shared_mem": p.local_mem_size,
             "multiprocessor_count": p.gpu_subslice_count,
             "sm_clock_rate": p.clock_rate,
-            "mem_clock_rate": p.memory_clock_rate,
-            "mem_bus_width": p.memory_bus_width,
+            "mem_clock_rate": clock,
+            "mem_bus_width": width,
             "max_work_group_size": p.max_work_group_size,
             "sub_group_sizes": p.sub_group_sizes,
         }
