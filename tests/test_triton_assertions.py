@@ -55,7 +55,9 @@ def test_what_comes_after_a_failed_assertion_does_not_happen(warps, xpu):
     assert torch.equal(run(i), x[i])
     bad = i.clone()
     bad[block + 77] = 1 << 50
-    with pytest.raises(torch.AcceleratorError, match=rf"{ERROR}take_kernel: index out of bounds` failed \(program 1, 0, 0\)"):
+    with pytest.raises(
+        torch.AcceleratorError, match=rf"{ERROR}take_kernel: index out of bounds` failed \(program 1, 0, 0\)"
+    ):
         run(bad)
     others = torch.arange(size) // block != 1
     assert torch.equal(o.cpu()[others], x[i][others]), "the other programs ran to their ends"

@@ -50,7 +50,9 @@ def nested_attention(
     parts = [t.unbind(0) for t in (query, key, value)]
     batches = max(map(len, parts))
     if any(len(p) not in (1, batches) for p in parts):
-        raise RuntimeError(f"anyxpu: {_NAME} got {', '.join(str(len(p)) for p in parts)} batches of query, key and value")
+        raise RuntimeError(
+            f"anyxpu: {_NAME} got {', '.join(str(len(p)) for p in parts)} batches of query, key and value"
+        )
     made = []
     for q, k, v in zip(*(p if len(p) == batches else p * batches for p in parts), strict=True):
         if not enable_gqa:

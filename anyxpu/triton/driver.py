@@ -132,8 +132,8 @@ class Utils:
 
     def get_device_properties(self, device: int) -> dict[str, int]:
         p = _lib().properties(device)
-        # In kHz and bits, as Triton wants them. Torch divides by the bandwidth that they make: where the device does not
-        # say, those of two channels of DDR4-3200.
+        # In kHz and bits, as Triton wants them. Torch divides by the bandwidth that they make: where the device says
+        # neither, those of two channels of DDR4-3200.
         known = p.memory_clock_rate and p.memory_bus_width
         clock, width = (p.memory_clock_rate * 1000, p.memory_bus_width) if known else (1_600_000, 128)
         return {
