@@ -367,6 +367,9 @@ def test_a_learned_mask_is_served_where_torch_has_a_fused_form_with_its_gradient
         here = x.to("xpu")
         torch.nn.functional.scaled_dot_product_attention(here, here, here, mask).square().sum().backward()
     torch.testing.assert_close(mask.grad.cpu(), want.grad, rtol=1e-4, atol=1e-4)
+    nothing = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.ERROR)
+    with nothing, pytest.raises(RuntimeError, match="No viable backend"):
+        torch.nn.functional.scaled_dot_product_attention(here, here, here)
     only_flash = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION)
     with only_flash, pytest.raises(RuntimeError, match="No available kernel"):
         torch.nn.functional.scaled_dot_product_attention(here, here, here, mask)

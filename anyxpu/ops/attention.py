@@ -89,7 +89,12 @@ def chosen(
     # The memory-efficient form gives a mask its gradient, which is the composition's here.
     learned = mask is not None and mask.requires_grad and torch._C._get_mem_efficient_sdp_enabled()
     if not composed and not learned:
-        raise RuntimeError("No available kernel. Aborting execution.")
+        raise RuntimeError(
+            "No available kernel. Aborting execution."
+            if fused
+            else f"No viable backend for {_NAME} was found. This is likely due to turning off both the math kernel and "
+            "the fused kernels."
+        )
     return _BACKENDS.MATH
 
 
