@@ -6,6 +6,7 @@ importing itself.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import pickle
@@ -114,9 +115,18 @@ def flat_types(types: Sequence[Any]) -> Iterator[str]:
         elif descriptor := _DESCRIPTOR.match(str(t)):
             dims = descriptor[2].count(",") + 1
             # The descriptor itself, as Triton takes it apart; then its shape and strides again, as its frontend does.
-            yield from (f"*{descriptor[1]}", *["i64"] * (2 * dims), "i32", "i32", *["i32"] * dims, *["i64"] * dims)
+            flags = ["i32"] * _flags()
+            yield from (f"*{descriptor[1]}", *["i64"] * (2 * dims), *flags, *["i32"] * dims, *["i64"] * dims)
         else:
             yield launch_type(t)
+
+
+@functools.cache
+def _flags() -> int:
+    """How many flags a descriptor has: padding by NaN; from Triton 3.7 on, rounding to TF32 too."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    return 2 if any(f.name == "round_f32_to_tf32" for f in dataclasses.fields(TensorDescriptor)) else 1
 
 
 # tensordesc<element[block shape]…>, the signature of a descriptor that the host made.
@@ -222,7 +232,8 @@ def _flat(types: Sequence[Any], args: Sequence[Any]) -> Iterator[Any]:
         if isinstance(t, (tuple, list)):
             yield from _flat(t, a)
         elif _is_nested(t):  # a TensorDescriptor
-            yield from (a.base, *a.shape, *a.strides, a.padding == "nan", a.round_f32_to_tf32, *a.shape, *a.strides)
+            flags = (a.padding == "nan", a.round_f32_to_tf32) if _flags() == 2 else (a.padding == "nan",)
+            yield from (a.base, *a.shape, *a.strides, *flags, *a.shape, *a.strides)
         else:
             yield a
 
