@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyxpu.ops.attention import attention
+from anyxpu.ops.attention import _NAME, attention
 
-_NAME = "scaled_dot_product_attention"
 _registered: list[torch.library.Library] = []
 
 

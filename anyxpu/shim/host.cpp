@@ -559,6 +559,8 @@ void refuse_overlap(const std::string& name, at::ArrayRef<Tensor> outs, at::Arra
   }
 }
 
+namespace {
+
 // As everywhere in torch, a tensor of the CPU may be written (not read) by indices that lie on xpu: these are brought
 // to it. False for any other call.
 bool writes_cpu_by_index(const c10::OperatorHandle& op, const std::string& name, Stack* stack) {
@@ -571,8 +573,6 @@ bool writes_cpu_by_index(const c10::OperatorHandle& op, const std::string& name,
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
   return true;
 }
-
-namespace {
 
 void serve_by_host(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
