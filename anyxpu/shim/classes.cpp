@@ -42,11 +42,14 @@ const TypeName* type_of(ScalarType type) {
 }
 
 Number number(const c10::Scalar& value, ScalarType common, bool rounded) {
+  // What is too large for 16 bits is infinite, as on CUDA; Scalar::to() would raise.
   switch (common) {
     case ScalarType::Half:
-      return number_of(rounded ? static_cast<float>(value.to<c10::Half>()) : static_cast<float>(value.toDouble()));
+      return number_of(rounded ? static_cast<float>(c10::Half(static_cast<float>(value.toDouble())))
+                               : static_cast<float>(value.toDouble()));
     case ScalarType::BFloat16:
-      return number_of(rounded ? static_cast<float>(value.to<c10::BFloat16>()) : static_cast<float>(value.toDouble()));
+      return number_of(rounded ? static_cast<float>(c10::BFloat16(static_cast<float>(value.toDouble())))
+                               : static_cast<float>(value.toDouble()));
     case ScalarType::Float:
       return number_of(static_cast<float>(value.toDouble()));
     case ScalarType::Double:

@@ -323,6 +323,8 @@ bool fitting(const Row& row, const Call& call) {
         return false;
       if (call.count < 3) return true;
       const Tensor& value = call.operands[2];
+      if (value.is_cpu() && value.dim() == 0 && call.operands[0].scalar_type() == ScalarType::Half)
+        (void)value.item().to<c10::Half>();  // raises, in torch's words, what is too large
       return value.dim() == 0 && c10::canCast(value.scalar_type(), call.operands[0].scalar_type());
     }
     default:
