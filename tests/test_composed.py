@@ -239,3 +239,78 @@ def test_arguments_that_torch_refuses():
         with pytest.raises(RuntimeError, match=words):
             call()
     anyxpu.ops.reset_counters()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.uint8, torch.bfloat16], ids=str)
+def test_cross_products(dtype):
+    a, b = (torch.randn(4, 3, 5) * 5).to(dtype), (torch.randn(1, 3, 5) * 5).to(dtype)
+    bound = {torch.float32: 1e-5, torch.bfloat16: 2e-2}.get(dtype, 0)
+    near(torch.linalg.cross(a.to("xpu"), b.to("xpu"), dim=1), torch.linalg.cross(a, b, dim=1), bound * 5)
+    near(torch.cross(a.to("xpu"), a.flip(0).to("xpu"), dim=-2), torch.cross(a, a.flip(0), dim=-2), bound * 5)
+    out = torch.empty(5, 3, 4, dtype=dtype, device="xpu").transpose(0, 2)
+    near(torch.linalg.cross(a.to("xpu"), b.to("xpu"), dim=1, out=out), torch.linalg.cross(a, b, dim=1), bound * 5)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_powers_of_two_do_not_leave_the_range_on_the_way(dtype):
+    x = torch.tensor([1e-40, 1.5, 3e4, -3, 0, torch.inf]).to(dtype)
+    for n in (-300, -149, -130, -10, 0, 7, 100, 127, 200, 260, 276, 2000, 100_000):
+        by = torch.tensor([n])
+        near(torch.ldexp(x.to("xpu"), by.to("xpu")), torch.ldexp(x, by))
+        near(x.to("xpu").ldexp_(by.to("xpu")), torch.ldexp(x, by))
+    for a, b in (
+        (x, torch.tensor([2.0])),
+        (torch.tensor([3]), torch.tensor([2])),
+        (x, torch.tensor([2], dtype=torch.int8)),
+    ):
+        want = torch.ldexp(a, b) if b.dtype is not torch.int8 else torch.ldexp(a, b.int())
+        near(torch.ldexp(a.to("xpu"), b.to("xpu")), want)
+
+
+def test_complex_numbers_of_their_parts():
+    a, b = torch.randn(4, 3), torch.randn(3)
+    z = torch.complex(a, b)
+    x, y = a.to("xpu"), b.to("xpu")
+    near(torch.complex(x, y), z)
+    near(torch.polar(x, y), torch.polar(a, b), 1e-6)
+    near(torch.complex(x, y, out=torch.empty(3, 4, dtype=z.dtype, device="xpu").t()), z)
+    near(torch.complex(x.half(), y.half()), torch.complex(a.half(), b.half()))
+    for view in (lambda t: t, lambda t: t.t(), lambda t: t[1:].conj()):
+        near(torch.conj_physical(view(z.to("xpu"))).resolve_conj(), torch.conj_physical(view(z)).resolve_conj())
+        made, want = z.to("xpu"), z.clone()
+        torch.conj_physical_(view(made))
+        torch.conj_physical_(view(want))
+        near(made, want)
+
+
+@pytest.mark.parametrize(("dim", "size", "step"), [(0, 3, 2), (1, 3, 1), (2, 2, 3), (-1, 5, 1)])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_the_gradient_of_windows(dim, size, step, dtype):
+    x = torch.randn(7, 9, 5)
+    grad = torch.randint(-4, 5, x.unfold(dim, size, step).shape).to(dtype)
+    here, there = x.to("xpu", dtype).requires_grad_(), x.to(dtype).requires_grad_()
+    here.unfold(dim, size, step).backward(grad.to("xpu"))
+    there.unfold(dim, size, step).backward(grad)
+    near(here.grad, there.grad)
+
+
+@pytest.mark.parametrize("dtype", FLOATS[:2], ids=str)
+def test_jagged_sequences_and_padded_ones(dtype):
+    aten = torch.ops.aten
+    values, offsets = torch.randn(10, 4).to(dtype), torch.tensor([0, 2, 2, 7, 10])
+    for length in (3, 5, 8):
+        near(
+            aten._jagged_to_padded_dense_forward(values.to("xpu"), [offsets.to("xpu")], [length], 3.0),
+            aten._jagged_to_padded_dense_forward(values, [offsets], [length], 3.0),
+        )
+    padded = torch.randn(4, 6, 4).to(dtype)
+    for total in (None, 10):
+        near(
+            aten._padded_dense_to_jagged_forward(padded.to("xpu"), [offsets.to("xpu")], total),
+            aten._padded_dense_to_jagged_forward(padded, [offsets], total),
+        )
+    parts = [torch.randn(n, 4) for n in (2, 5)]
+    here = torch.nested.nested_tensor(parts, layout=torch.jagged, device="xpu", requires_grad=True)
+    made = torch.nested.to_padded_tensor(here, -1.0)
+    made.square().sum().backward()
+    near(here.grad.values(), 2 * torch.cat(parts), 1e-6)

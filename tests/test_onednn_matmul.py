@@ -308,3 +308,54 @@ def test_the_same_operands_give_the_same_bits():
     a, b = torch.randn(150, 333, device="xpu"), torch.randn(333, 170, device="xpu")
     first = torch.mm(a, b).cpu()
     assert all(torch.equal(torch.mm(a, b).cpu(), first) for _ in range(5))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("batch", [(), (3,)], ids=("matrices", "batches"))
+def test_sums_stored_in_float32(batch, dtype, counted):
+    """``out_dtype``: sixteen bits times sixteen bits, nothing rounded to them."""
+    plain, added = (torch.bmm, torch.baddbmm) if batch else (torch.mm, torch.addmm)
+    for layout in LAYOUTS:
+        a, b = operand((*batch, 9, 65), dtype, layout), operand((*batch, 65, 17), dtype, layout)
+        row, full = torch.randn(*(1 for _ in batch), 1, 17), torch.randn(*batch, 9, 17).to(dtype)
+        x, y = on_xpu(a), on_xpu(b)
+        for c, alpha, beta in ((row, 1.0, 1.0), (full.float(), 0.5, 2.0), (full, 1.0, -1.0)):
+            want, scale = sums(added, c, a, b, alpha, beta)
+            got = added(c.to("xpu"), x, y, out_dtype=torch.float32, alpha=alpha, beta=beta)
+            assert got.dtype is torch.float32
+            assert_close(got, want, scale)
+        want, scale = sums(added, torch.zeros(1, 17), a, b, 1, 0)
+        assert_close(plain(x, y, out_dtype=torch.float32), want, scale)
+        for out in (torch.empty(*batch, 9, 17, device="xpu"), torch.empty(*batch, 17, 9, device="xpu").mT):
+            assert plain(x, y, out_dtype=torch.float32, out=out) is out
+            assert_close(out, want, scale)
+    assert "host" not in counted()
+
+
+def test_sums_that_cannot_be_stored_so_are_named():
+    a, b = torch.randn(3, 4, device="xpu"), torch.randn(4, 5, device="xpu")
+    half = a.half(), b.half()
+    for call, says in (
+        (lambda: torch.mm(a, b, out_dtype=torch.float16), "wants operands of that dtype"),
+        (lambda: torch.mm(half[0], b, out_dtype=torch.float32), "one dtype and one device"),
+        (lambda: torch.mm(*half, out_dtype=torch.float32, out=torch.empty(3, 5, device="xpu").half()), "wants an out="),
+        (lambda: torch.mm(half[0], half[0], out_dtype=torch.float32), "cannot be multiplied"),
+        (lambda: torch.addmm(b.double(), *half, out_dtype=torch.float32), "adds what is"),
+    ):
+        with pytest.raises(RuntimeError, match=says):
+            call()
+    for rows in (0, 3):
+        empty = torch.mm(half[0][:rows, :0], half[1][:0], out_dtype=torch.float32)
+        assert (empty.dtype, empty.shape, float(empty.sum())) == (torch.float32, (rows, 5), 0) or active()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("gelu", [True, False])
+def test_a_product_and_a_function_of_it(gelu, dtype, counted):
+    a, b, full = (torch.randn(shape).to(dtype) for shape in ((9, 65), (65, 17), (9, 17)))
+    for c, alpha, beta in ((full[0], 1, 1), (full, 0.5, 2), (full[:, :1], 1, 0)):
+        want, scale = sums(torch.addmm, c, a, b, alpha, beta)
+        want = torch.nn.functional.gelu(want) if gelu else want.relu()
+        given = [t.to("xpu") for t in (c, a, b)]
+        assert_close(torch._addmm_activation(*given, alpha=alpha, beta=beta, use_gelu=gelu), want, scale)
+    assert set(counted()) == {"aten::_addmm_activation"}

@@ -58,9 +58,11 @@ class _Problem:
     """The facts of one call that decide how it is served.
 
     Attributes:
+        dtype: of the factors.
         a, b: shape and strides; both of rank 2, or both of rank 3.
         c, out: the same, or None where the call has none.
         beta: 0 where there is no ``c``.
+        result: the dtype of the result and of ``c``.
     """
 
     dtype: torch.dtype
@@ -70,7 +72,8 @@ class _Problem:
     c: Operand | None
     out: Operand | None
     attributes: Attributes
-    then: Then = NOTHING
+    then: Then
+    result: torch.dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -161,45 +164,45 @@ class _Empty:
     """The result has no elements."""
 
     def __init__(self, problem: _Problem) -> None:
-        self.shape = problem.shape
+        self.shape, self.dtype = problem.shape, problem.result
 
     def run(self, c: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
-        return a.new_empty(self.shape) if out is None else out
+        return a.new_empty(self.shape, dtype=self.dtype) if out is None else out
 
 
 class _Zero:
     """The sums have no terms, and nothing is added to them."""
 
     def __init__(self, problem: _Problem) -> None:
-        self.shape = problem.shape
+        self.shape, self.dtype = problem.shape, problem.result
 
     def run(self, c: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
-        return (a.new_empty(self.shape) if out is None else out).zero_()
+        return (a.new_empty(self.shape, dtype=self.dtype) if out is None else out).zero_()
 
 
 class _Resize:
     """The out= tensor has another shape than the result."""
 
     def __init__(self, problem: _Problem) -> None:
-        self.shape, self.attributes = problem.shape, problem.attributes
+        self.shape, self.attributes, self.dtype = problem.shape, problem.attributes, problem.result
 
     def run(self, c: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
         from torch._prims_common.wrappers import _maybe_resize_out
 
         assert out is not None
         out = _maybe_resize_out(out, self.shape)  # with torch's own warning where it holds elements
-        return product(c, a, b, out, self.attributes.alpha, self.attributes.beta)
+        return product(c, a, b, out, self.attributes.alpha, self.attributes.beta, result=self.dtype)
 
 
 class _Copied:
     """Computed into a temporary, because oneDNN cannot write the result where it belongs."""
 
     def __init__(self, problem: _Problem) -> None:
-        self.attributes = problem.attributes
+        self.attributes, self.dtype = problem.attributes, problem.result
 
     def run(self, c: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None) -> Any:
         assert out is not None
-        result = product(c, a, b, None, self.attributes.alpha, self.attributes.beta)
+        result = product(c, a, b, None, self.attributes.alpha, self.attributes.beta, result=self.dtype)
         return result if result is NotImplemented else out.copy_(result)
 
 
@@ -207,7 +210,7 @@ class _Widened:
     """A 16-bit product on a device whose oneDNN lacks it: computed in float32, rounded once."""
 
     def __init__(self, problem: _Problem, fallback: Fallback) -> None:
-        self.dtype, self.attributes, self.fallback = problem.dtype, problem.attributes, fallback
+        self.dtype, self.attributes, self.fallback = problem.result, problem.attributes, fallback
         self.then = problem.then
 
     def run(self, c: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None, other: Tensor | None = None) -> Any:
@@ -243,12 +246,11 @@ class _Direct:
 
     def __init__(self, problem: _Problem) -> None:
         self.device, self.index = problem.device, problem.device.index
-        self.dtype, self.shape = problem.dtype, problem.shape
+        self.dtype, self.result, self.shape = problem.dtype, problem.result, problem.shape
         self.overlapping = _Copied(problem)
         # Bytes that the operands reach over from their first element, to see whether the result overlaps them.
-        self.span_a, self.span_b, self.span_c, self.span_out = (
-            _span(operand) * problem.dtype.itemsize for operand in (problem.a, problem.b, problem.c, problem.out)
-        )
+        self.span_a, self.span_b = (_span(each) * problem.dtype.itemsize for each in (problem.a, problem.b))
+        self.span_c, self.span_out = (_span(each) * problem.result.itemsize for each in (problem.c, problem.out))
         a, self.compact_a = _compact(problem.a)
         b, self.compact_b = _compact(problem.b)
         if len(self.shape) == 3 and self.shape[0] > 1 and a[1][0] == 0 and b[1][0] == 0:
@@ -276,12 +278,12 @@ class _Direct:
     def _build(self, a: Operand, weights: MemoryDesc, out: Operand, attributes: Attributes, what: str) -> Executable:
         home = engine.engine(self.index)
         operands = {Arg.SRC: _descriptor(a, self.dtype), Arg.WEIGHTS: weights}
-        operands[Arg.DST] = _descriptor(out, self.dtype)
+        operands[Arg.DST] = _descriptor(out, self.result)
         others = () if attributes.binary is None else (Arg.FIRST_POST_OP,)
         bias = None
         if self.bias:
             shape = (*(1 for _ in self.shape[:-1]), self.shape[-1])
-            bias = operands[Arg.BIAS] = MemoryDesc.plain(shape, self.dtype, contiguous_strides(shape))
+            bias = operands[Arg.BIAS] = MemoryDesc.plain(shape, self.result, contiguous_strides(shape))
         handle = attributes.create(what)
         try:
             source, result = operands[Arg.SRC].handle, operands[Arg.DST].handle
@@ -292,7 +294,7 @@ class _Direct:
 
     def run(self, c: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None, other: Tensor | None = None) -> Tensor:
         if out is None:
-            out = torch.empty(self.shape, dtype=self.dtype, device=self.device)
+            out = torch.empty(self.shape, dtype=self.result, device=self.device)
         else:
             if self._overlap(c, a, b, out):
                 return self.overlapping.run(c, a, b, out)
@@ -372,6 +374,7 @@ def _plan(
     mode: str,
     then: Then,
     other: Tensor | None,
+    result: torch.dtype,
 ) -> Any:
     """How to serve such a call; :class:`Declined` if oneDNN does not."""
     attributes = Attributes(alpha, beta, mode, _deterministic(), eltwise=then.eltwise)
@@ -379,10 +382,10 @@ def _plan(
         assert other is not None
         attributes = replace(attributes, binary=(then.binary, *_layout(other), other.dtype))
     dtype, device, rank = a.dtype, a.device, a.dim()
-    tensors = [t for t in (a, b, c, out) if t is not None]
+    tensors = [(t, kind) for t, kind in ((a, dtype), (b, dtype), (c, result), (out, result)) if t is not None]
     if dtype not in FLOATS:
         return _declined(a, "products of this dtype are not asked of oneDNN")
-    if any(t.dtype != dtype or t.device != device for t in tensors):
+    if any(t.dtype != kind or t.device != device for t, kind in tensors):
         return _declined(a, _DO_NOT_FIT)
     if rank not in (2, 3) or b.dim() != rank or a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
         return _declined(a, _DO_NOT_FIT)
@@ -395,6 +398,7 @@ def _plan(
         None if out is None else _layout(out),
         attributes,
         then,
+        result,
     )
     if c is not None and not _expands(c.shape, problem.shape):
         return _declined(a, _DO_NOT_FIT)
@@ -445,6 +449,7 @@ def product(
     beta: float = 0.0,
     then: Then = NOTHING,
     other: Tensor | None = None,
+    result: torch.dtype | None = None,
 ) -> Any:
     """``alpha * (a @ b) + beta * c``, and what follows.
 
@@ -456,6 +461,7 @@ def product(
         then: what follows, of float32, bfloat16 and float16 that is not empty and goes into a new tensor; with an
             operator, ``c`` is None or a row.
         other: that operator's second operand, row-major.
+        result: the dtype of ``out`` and of ``c``, where it is not that of ``a``: float32 of 16 bits.
 
     Returns:
         ``out``, or a new contiguous tensor; ``NotImplemented`` where oneDNN does not serve the call.
@@ -465,17 +471,18 @@ def product(
     key: tuple[Any, ...] = (
         *(dtype, a.get_device(), a.shape, a.stride()),
         *(b.dtype, b.get_device(), b.shape, b.stride()),
-        *(alpha, beta, mode, _deterministic()),
+        *(alpha, beta, mode, _deterministic(), result),
     )
+    made = result or dtype
     if c is not None:
         key = (*key, "c", c.dtype, c.get_device(), c.shape, c.stride(), c is out)
     if out is not None:
         key = (*key, "out", out.dtype, out.get_device(), out.shape, out.stride())
     if then is NOTHING:
-        plan = CACHE.get(key, _plan, c, a, b, out, alpha, beta, mode, then, None)
+        plan = CACHE.get(key, _plan, c, a, b, out, alpha, beta, mode, then, None, made)
         return plan.run(c if beta else None, a, b, out)
     key = (*key, then, None if other is None else (other.dtype, other.get_device(), other.shape, other.stride()))
-    plan = CACHE.get(key, _plan, c, a, b, out, alpha, beta, mode, then, other)
+    plan = CACHE.get(key, _plan, c, a, b, out, alpha, beta, mode, then, other, made)
     return plan.run(c if beta else None, a, b, out, other)
 
 
@@ -527,6 +534,105 @@ def baddbmm_out(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: floa
 def baddbmm_(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
     """aten::baddbmm_."""
     return _added(3, c, a, b, c, alpha, beta)
+
+
+_RELU = Then(eltwise=(Algorithm.ELTWISE_RELU, 0.0, 0.0))
+_GELU = Then(eltwise=(Algorithm.ELTWISE_GELU_ERF, 0.0, 0.0))
+
+
+def addmm_activation(
+    c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1, use_gelu: bool = False
+) -> Any:  # fmt: skip
+    """aten::_addmm_activation: :func:`addmm`, then relu, or gelu of the error function."""
+    if a.dim() != 2 or a.dtype not in (torch.float32, *SIXTEEN_BITS) or a.numel() == 0 or b.numel() == 0:
+        return _misfit(a)
+    return product(c, a, b, None, float(alpha), float(beta), _GELU if use_gelu else _RELU)
+
+
+def mm_dtype(a: Tensor, b: Tensor, out_dtype: torch.dtype) -> Any:
+    """aten::mm.dtype: a product whose sums are stored as ``out_dtype``, that of ``a`` or float32 of 16 bits."""
+    return _stored(2, None, a, b, out_dtype, None)
+
+
+def mm_dtype_out(a: Tensor, b: Tensor, out_dtype: torch.dtype, *, out: Tensor) -> Any:
+    """aten::mm.dtype_out."""
+    return _stored(2, None, a, b, out_dtype, out)
+
+
+def bmm_dtype(a: Tensor, b: Tensor, out_dtype: torch.dtype) -> Any:
+    """aten::bmm.dtype: as :func:`mm_dtype`."""
+    return _stored(3, None, a, b, out_dtype, None)
+
+
+def bmm_dtype_out(a: Tensor, b: Tensor, out_dtype: torch.dtype, *, out: Tensor) -> Any:
+    """aten::bmm.dtype_out."""
+    return _stored(3, None, a, b, out_dtype, out)
+
+
+def addmm_dtype(
+    c: Tensor, a: Tensor, b: Tensor, out_dtype: torch.dtype, *, beta: float = 1, alpha: float = 1
+) -> Any:  # fmt: skip
+    """aten::addmm.dtype: as :func:`mm_dtype`; ``c`` is of ``out_dtype`` or of a's."""
+    return _stored(2, c, a, b, out_dtype, None, alpha, beta)
+
+
+def addmm_dtype_out(
+    c: Tensor, a: Tensor, b: Tensor, out_dtype: torch.dtype, *, beta: float = 1, alpha: float = 1, out: Tensor
+) -> Any:
+    """aten::addmm.dtype_out."""
+    return _stored(2, c, a, b, out_dtype, out, alpha, beta)
+
+
+def baddbmm_dtype(
+    c: Tensor, a: Tensor, b: Tensor, out_dtype: torch.dtype, *, beta: float = 1, alpha: float = 1
+) -> Any:  # fmt: skip
+    """aten::baddbmm.dtype: as :func:`addmm_dtype`."""
+    return _stored(3, c, a, b, out_dtype, None, alpha, beta)
+
+
+def baddbmm_dtype_out(
+    c: Tensor, a: Tensor, b: Tensor, out_dtype: torch.dtype, *, beta: float = 1, alpha: float = 1, out: Tensor
+) -> Any:
+    """aten::baddbmm.dtype_out."""
+    return _stored(3, c, a, b, out_dtype, out, alpha, beta)
+
+
+def _stored(
+    rank: int,
+    c: Tensor | None,
+    a: Tensor,
+    b: Tensor,
+    dtype: torch.dtype,
+    out: Tensor | None,
+    alpha: float = 1,
+    beta: float = 1,
+) -> Any:
+    """There is no such product on the CPU: what is not served raises."""
+    what = f"a product with out_dtype={dtype}"
+    if dtype != a.dtype and not (dtype is torch.float32 and a.dtype in SIXTEEN_BITS):
+        raise RuntimeError(f"{what} on xpu wants operands of that dtype, or float32 of 16 bits, not {a.dtype}")
+    if a.dim() != rank or b.dim() != rank or (a.dtype, a.device) != (b.dtype, b.device):
+        raise RuntimeError(
+            f"{what} wants two operands of {rank} dimensions, one dtype and one device, not {tuple(a.shape)} "
+            f"{a.dtype} on {a.device} and {tuple(b.shape)} {b.dtype} on {b.device}"
+        )
+    if out is not None and (out.dtype, out.device) != (dtype, a.device):
+        raise RuntimeError(f"{what} wants an out= of that dtype on {a.device}, not {out.dtype} on {out.device}")
+    if c is not None and (c.dtype not in (dtype, a.dtype) or c.device != a.device):
+        raise RuntimeError(f"{what} adds what is of that dtype or {a.dtype} on {a.device}, not {c.dtype} on {c.device}")
+    if c is not None:
+        c = c.to(dtype)
+    made = product(c, a, b, out, float(alpha), 0.0 if c is None else float(beta), result=dtype)
+    if made is not NotImplemented:
+        return made
+    # What oneDNN has not is said by torch, or computed, of operands in the wider type.
+    wide = [t.to(dtype) for t in (a, b)]
+    made = torch.bmm(*wide) if rank == 3 else torch.mm(*wide)
+    if c is not None:
+        made = torch.add(c * beta if beta else torch.zeros_like(c), made, alpha=alpha)
+    elif alpha != 1:
+        made = made * alpha
+    return made if out is None else out.copy_(made)
 
 
 def addmv(c: Tensor, matrix: Tensor, vector: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:

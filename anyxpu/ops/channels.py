@@ -49,7 +49,7 @@ def source(kernel: str, types: Sequence[str], constants: Sequence[tuple[str, Any
     return launching.ast_source(getattr(channel_kernels, kernel), arguments(kernel, types, constants), constants)
 
 
-class _Layout(NamedTuple):
+class Layout(NamedTuple):
     """How a kernel sees memory: (N, C, S), or with ``last`` (N, C)."""
 
     n: int
@@ -58,16 +58,16 @@ class _Layout(NamedTuple):
     last: bool
 
 
-def _laid_out(x: Tensor) -> tuple[Tensor, _Layout]:
+def laid_out(x: Tensor) -> tuple[Tensor, Layout]:
     """``x (N, C, *)`` as dense memory, in its own format."""
     n, c = x.shape[:2]
     s = x[0, 0].numel() if n and c else 0
     for format, dims in ((torch.channels_last, 4), (torch.channels_last_3d, 5)):
         if x.dim() == dims and not x.is_contiguous() and x.is_contiguous(memory_format=format):
-            return x, _Layout(n * s, c, 1, True)
+            return x, Layout(n * s, c, 1, True)
     if s == 1:
-        return x.contiguous(), _Layout(n, c, 1, True)
-    return x.contiguous(), _Layout(n, c, s, False)
+        return x.contiguous(), Layout(n, c, 1, True)
+    return x.contiguous(), Layout(n, c, s, False)
 
 
 class _Parts(NamedTuple):
@@ -81,7 +81,7 @@ class _Parts(NamedTuple):
     lanes: int
 
 
-def _parted(device: int, at: _Layout) -> _Parts:
+def _parted(device: int, at: Layout) -> _Parts:
     cpu = launching.on_cpu(device)
     if at.last:
         rows, lanes = (1, 128) if cpu else (16, 64)
@@ -120,21 +120,21 @@ def _walked(device: int, rows: int, width: int) -> _Steps:
     return _Steps(down, across, -(-rows // down) * -(-width // across), tall, lanes)
 
 
-class _Kernels:
+class Kernels:
     """Kernels of one computed type on one device; ``None`` instead of the first that is not there."""
 
-    def __init__(self, x: Tensor, wide: torch.dtype) -> None:
+    def __init__(self, x: Tensor, wide: torch.dtype, wait: bool = False) -> None:
         self.device, self.wide, self.op = x.get_device(), wide, _NAMES[wide]
         # The host's statistics of 16 bits are of 16 bits: it does not serve meanwhile.
-        self.narrow = x.dtype in (torch.bfloat16, torch.float16)
+        self.wait = wait or x.dtype in (torch.bfloat16, torch.float16)
 
     def get(self, kernel: str, tensors: Sequence[Tensor], **constants: Any) -> launching.Launch | None:
         types = tuple(_NAMES[t.dtype] for t in tensors)
         words = (("OP", self.op), *constants.items())
-        return launching.kernel(self.device, "channels", kernel, types, words, wait=self.narrow)
+        return launching.kernel(self.device, "channels", kernel, types, words, wait=self.wait)
 
 
-def _wide(x: Tensor, others: Sequence[Tensor | None], size: int) -> torch.dtype | None:
+def computed_in(x: Tensor, others: Sequence[Tensor | None], size: int) -> torch.dtype | None:
     """The type that is computed in; None where the operands are not served. ``others`` have ``size`` elements."""
     if x.dtype not in _NAMES or x.numel() == 0 or x.numel() > _MOST:
         return None
@@ -148,10 +148,10 @@ def _wide(x: Tensor, others: Sequence[Tensor | None], size: int) -> torch.dtype 
     return torch.float64 if lib().properties(x.get_device()).has_fp64 else None
 
 
-def _moments(
-    kernels: _Kernels,
+def moments(
+    kernels: Kernels,
     x: Tensor,
-    at: _Layout,
+    at: Layout,
     eps: float,
     running: tuple[Tensor, Tensor] | None = None,
     momentum: float = 0.0,
@@ -177,10 +177,10 @@ def _moments(
 _LINE = 64  # channels whose parts a program adds up
 
 
-def _normalized(
-    kernels: _Kernels,
+def normalized(
+    kernels: Kernels,
     x: Tensor,
-    at: _Layout,
+    at: Layout,
     mean: Tensor,
     rstd: Tensor,
     weight: Tensor | None,
@@ -189,7 +189,7 @@ def _normalized(
     eps: float | None,
 ) -> Tensor | None:
     """``eps``: rstd is the variance. ``depth``: channels that share statistics; 0: statistics are of a channel."""
-    out = torch.empty_like(x, memory_format=_format(x))
+    out = torch.empty_like(x, memory_format=format_of(x))
     rows, width = (at.n, at.c) if at.last else (at.n * at.c, at.s)
     steps = _walked(kernels.device, rows, width)
     tensors = (x, out, mean, rstd, mean if weight is None else weight, mean if bias is None else bias)
@@ -203,8 +203,8 @@ def _normalized(
     return out
 
 
-def _products(
-    kernels: _Kernels, grad: Tensor, x: Tensor, at: _Layout, mean: Tensor, depth: int
+def products(
+    kernels: Kernels, grad: Tensor, x: Tensor, at: Layout, mean: Tensor, depth: int
 ) -> tuple[Tensor, Tensor] | None:
     """Of each part of a channel the sums of grad and of ``grad * (x - mean)``, ``(parts, C)``."""
     parts = _parted(kernels.device, at)
@@ -218,11 +218,11 @@ def _products(
     return sums, dots
 
 
-def _gradient(
-    kernels: _Kernels,
+def gradient(
+    kernels: Kernels,
     grad: Tensor,
     x: Tensor,
-    at: _Layout,
+    at: Layout,
     mean: Tensor,
     rstd: Tensor,
     weight: Tensor | None,
@@ -231,7 +231,7 @@ def _gradient(
     depth: int,
     eps: float | None,
 ) -> Tensor | None:
-    out = torch.empty_like(x, memory_format=_format(x))
+    out = torch.empty_like(x, memory_format=format_of(x))
     rows, width = (at.n, at.c) if at.last else (at.n * at.c, at.s)
     steps = _walked(kernels.device, rows, width)
     tensors = (grad, x, out, mean, rstd, mean if weight is None else weight, first, second)
@@ -273,15 +273,15 @@ def batch_norm(
     """
     if x.dim() < 2 or (running_mean is None) != (running_var is None) or (not training and running_mean is None):
         return NotImplemented
-    wide = _wide(x, (weight, bias, running_mean, running_var), x.shape[1])
+    wide = computed_in(x, (weight, bias, running_mean, running_var), x.shape[1])
     if wide is None:
         return NotImplemented
-    x, at = _laid_out(x)
-    kernels = _Kernels(x, wide)
+    x, at = laid_out(x)
+    kernels = Kernels(x, wide)
     with current(x.device):
         if not training:
             assert running_mean is not None and running_var is not None
-            out = _normalized(kernels, x, at, running_mean, running_var, weight, bias, 0, eps)
+            out = normalized(kernels, x, at, running_mean, running_var, weight, bias, 0, eps)
             if out is None:
                 return NotImplemented
             return out, *torch.empty((2, 0), dtype=wide, device=x.device)
@@ -296,10 +296,10 @@ def batch_norm(
             R=steps.rows, L=steps.lanes,
         ):  # fmt: skip
             return NotImplemented
-        found = _moments(kernels, x, at, eps, running, momentum)
+        found = moments(kernels, x, at, eps, running, momentum)
         if found is None:
             return NotImplemented
-        return _normalized(kernels, x, at, *found, weight, bias, 0, None), *found
+        return normalized(kernels, x, at, *found, weight, bias, 0, None), *found
 
 
 def batch_norm_no_stats(
@@ -335,19 +335,19 @@ def batch_norm_backward(
     if x.dim() < 2 or (grad.shape, grad.dtype, grad.device) != (x.shape, x.dtype, x.device):
         return NotImplemented
     statistics = (mean, rstd) if training else (running_mean, running_var)
-    wide = _wide(x, (weight, *statistics), x.shape[1])
+    wide = computed_in(x, (weight, *statistics), x.shape[1])
     if wide is None or statistics[0] is None or statistics[1] is None:
         return NotImplemented
-    x, at = _laid_out(x)
-    grad = grad.contiguous(memory_format=_format(x))
-    kernels = _Kernels(x, wide)
+    x, at = laid_out(x)
+    grad = grad.contiguous(memory_format=format_of(x))
+    kernels = Kernels(x, wide)
     variance = None if training else eps
     own = wide if weight is None else weight.dtype
     of_weight, of_bias = (torch.empty(at.c, dtype=own, device=x.device) for _ in range(2))
     first, second = torch.empty((2, at.c), dtype=wide, device=x.device)
     with current(x.device):
         if training or asked[1] or asked[2]:
-            found = _products(kernels, grad, x, at, statistics[0], 0)
+            found = products(kernels, grad, x, at, statistics[0], 0)
             tensors = (statistics[1], statistics[1] if weight is None else weight, of_weight, of_bias, first, second)
             finish = found and kernels.get(
                 "factors", (*found, *tensors), VARIANCE=not training, WEIGHT=weight is not None,
@@ -358,13 +358,13 @@ def batch_norm_backward(
             finish(-(-at.c // _LINE), found[0].numel(), *found, *tensors, at.c, found[0].shape[0], at.n * at.s, eps)
         made = None
         if asked[0]:
-            made = _gradient(kernels, grad, x, at, *statistics, weight, first, second, 0, variance)  # type: ignore[arg-type]
+            made = gradient(kernels, grad, x, at, *statistics, weight, first, second, 0, variance)  # type: ignore[arg-type]
             if made is None:
                 return NotImplemented
     return made, of_weight if asked[1] else None, of_bias if asked[2] else None
 
 
-def _format(x: Tensor) -> torch.memory_format:
+def format_of(x: Tensor) -> torch.memory_format:
     if x.is_contiguous():
         return torch.contiguous_format
     return torch.channels_last if x.dim() == 4 else torch.channels_last_3d
@@ -388,15 +388,15 @@ def group_norm(
     Returns:
         The result, contiguous; the mean and 1 / sqrt(variance + eps) ``(N, groups)``, f32 (f64: f64).
     """
-    wide = _wide(x, (weight, bias), c)
+    wide = computed_in(x, (weight, bias), c)
     if wide is None or groups <= 0 or c % groups or x.numel() != n * c * s:
         return NotImplemented
     x = x.contiguous()
-    kernels = _Kernels(x, wide)
+    kernels = Kernels(x, wide)
     depth = c // groups
     with current(x.device):
-        found = _moments(kernels, x, _Layout(1, n * groups, depth * s, False), eps)
-        out = found and _normalized(kernels, x, _Layout(n, c, s, False), *found, weight, bias, depth, None)
+        found = moments(kernels, x, Layout(1, n * groups, depth * s, False), eps)
+        out = found and normalized(kernels, x, Layout(n, c, s, False), *found, weight, bias, depth, None)
     if found is None or out is None:
         return NotImplemented
     return out, *(t.view(n, groups) for t in found)
@@ -424,19 +424,19 @@ def group_norm_backward(
     Returns:
         Those gradients, each in its operand's dtype; None where not asked for.
     """
-    wide = _wide(x, (weight,), c)
+    wide = computed_in(x, (weight,), c)
     if wide is None or c % groups or (grad.shape, grad.dtype, grad.device) != (x.shape, x.dtype, x.device):
         return NotImplemented
     if any((t.numel(), t.device) != (n * groups, x.device) or t.dtype not in _NAMES for t in (mean, rstd)):
         return NotImplemented
     x, grad = x.contiguous(), grad.contiguous()
     mean, rstd = mean.to(wide).contiguous(), rstd.to(wide).contiguous()
-    kernels = _Kernels(x, wide)
+    kernels = Kernels(x, wide)
     depth = c // groups
-    at = _Layout(n, c, s, False)
+    at = Layout(n, c, s, False)
     with current(x.device):
         # Sums over the elements of one channel of one of N.
-        found = _products(kernels, grad, x, _Layout(1, n * c, s, False), mean, depth)
+        found = products(kernels, grad, x, Layout(1, n * c, s, False), mean, depth)
         if found is None:
             return NotImplemented
         sums, dots = (t.sum(0) if t.shape[0] > 1 else t[0] for t in found)
@@ -447,7 +447,7 @@ def group_norm_backward(
             by = 1.0 / (depth * s)
             means = [t if weight is None else t * weight.to(wide) for t in (sums, dots)]
             first, second = ((t.view(n, groups, depth).sum(2) * by).contiguous() for t in means)
-            made = _gradient(kernels, grad, x, at, mean, rstd, weight, first, second, depth, None)
+            made = gradient(kernels, grad, x, at, mean, rstd, weight, first, second, depth, None)
             if made is None:
                 return NotImplemented
     own = wide if weight is None else weight.dtype

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from anyxpu.ops import taking
+from anyxpu.shim import lib
 
 _NARROW = (torch.float16, torch.bfloat16)
 _FLOATS = (torch.float32, torch.float64, *_NARROW)
@@ -151,6 +152,107 @@ def nan_to_num(x: Tensor, nan: float | None = None, posinf: float | None = None,
     made = torch.where(torch.isnan(x), nan or 0.0, x)
     made = torch.where(torch.isposinf(made), ends.max if posinf is None else posinf, made)
     return torch.where(torch.isneginf(made), ends.min if neginf is None else neginf, made).to(x.dtype)
+
+
+def cross(x: Tensor, other: Tensor, *, dim: int = -1) -> Any:
+    """aten::linalg_cross: vectors of three along ``dim``, at right angles to those of ``x`` and ``other``."""
+    if (x.dtype, x.device, x.dim()) != (other.dtype, other.device, other.dim()) or x.is_complex():
+        return NotImplemented
+    if x.dtype is torch.bool or not -x.dim() <= dim < x.dim() or x.numel() == 0 or other.numel() == 0:
+        return NotImplemented
+    try:
+        x, other = torch.broadcast_tensors(x, other)
+    except RuntimeError:
+        return NotImplemented
+    if x.shape[dim] != 3:
+        return NotImplemented
+    a, b = ((t.roll(-1, dim), t.roll(1, dim)) for t in (x, other))
+    return a[0] * b[1] - a[1] * b[0]
+
+
+def ldexp(x: Tensor, other: Tensor) -> Any:
+    """aten::ldexp.Tensor: x times the powers of two; of floats and integers without leaving the range in between."""
+    if x.is_complex() or other.is_complex() or x.device != other.device:
+        return NotImplemented
+    if not x.is_floating_point() or other.is_floating_point():
+        return x * torch.pow(2.0, other)
+    if other.dtype is torch.bool:
+        return NotImplemented
+    wide = _wide(x)
+    most = 2200 if wide.dtype is torch.float64 else 280  # from the least number beyond the largest
+    by = other.clamp(-most, most) if other.dtype in (torch.int32, torch.int64) else other.to(torch.int32)
+    third = torch.div(by, 3, rounding_mode="trunc")
+    power, rest = (torch.pow(2.0, n.to(wide.dtype)) for n in (third, by - 2 * third))
+    return (wide * power * power * rest).to(x.dtype)
+
+
+def ldexp_(x: Tensor, other: Tensor) -> Any:
+    """aten::ldexp_: :func:`ldexp` in place."""
+    if not x.is_floating_point() or torch.result_type(x, other) != x.dtype:
+        return NotImplemented
+    made = ldexp(x, other)
+    return NotImplemented if made is NotImplemented or made.shape != x.shape else x.copy_(made)
+
+
+def aminmax(x: Tensor) -> Any:
+    """aten::_aminmax: the least and the largest of all elements."""
+    return NotImplemented if x.numel() == 0 or x.is_complex() else (x.amin(), x.amax())
+
+
+def aminmax_dim(x: Tensor, dim: int, keepdim: bool = False) -> Any:
+    """aten::_aminmax.dim: the least and the largest elements along ``dim``."""
+    if x.numel() == 0 or x.is_complex() or x.dim() == 0:
+        return NotImplemented
+    return x.amin(dim, keepdim), x.amax(dim, keepdim)
+
+
+# --- complex numbers of their parts -------------------------------------------------------------------------------
+
+_COMPLEX = {torch.float16: torch.complex32, torch.float32: torch.complex64, torch.float64: torch.complex128}
+
+
+def _of_parts(out: Tensor, real: Tensor, imag: Tensor, parts: Callable[[], tuple[Tensor, Tensor]]) -> Any:
+    if (real.dtype, real.device) != (imag.dtype, imag.device) or _COMPLEX.get(real.dtype) != out.dtype:
+        return NotImplemented
+    if real.device != out.device or out.is_conj() or out.is_neg():
+        return NotImplemented
+    try:
+        shape = torch.broadcast_shapes(real.shape, imag.shape)
+    except RuntimeError:
+        return NotImplemented
+    if out.shape != shape:
+        lib().resize_output(out, shape, torch.contiguous_format)
+    for of, made in zip((out.real, out.imag), parts(), strict=True):
+        of.copy_(made)
+    return out
+
+
+def complex_out(real: Tensor, imag: Tensor, *, out: Tensor) -> Any:
+    """aten::complex.out: complex numbers of those parts."""
+    return _of_parts(out, real, imag, lambda: (real, imag))
+
+
+def polar_out(abs: Tensor, angle: Tensor, *, out: Tensor) -> Any:
+    """aten::polar.out: complex numbers of that length and angle."""
+    return _of_parts(out, abs, angle, lambda: (abs * torch.cos(angle), abs * torch.sin(angle)))
+
+
+def conj_physical_(x: Tensor) -> Any:
+    """aten::conj_physical_: the imaginary part changes its sign."""
+    if x.is_complex():
+        x.imag.neg_()
+    return x
+
+
+def conj_physical_out(x: Tensor, *, out: Tensor) -> Any:
+    """aten::conj_physical.out."""
+    if not x.is_complex() or out.dtype != x.dtype or out.device != x.device:
+        return NotImplemented
+    if out.shape != x.shape:
+        lib().resize_output(out, x.shape, torch.contiguous_format)
+    out.real.copy_(x.real)
+    out.imag.copy_(-x.imag)
+    return out
 
 
 # --- statistics ---------------------------------------------------------------------------------------------------

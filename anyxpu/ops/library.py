@@ -18,11 +18,17 @@ TABLE: dict[str, str] = {
     "addmm": "matmul.addmm",
     "addmm.out": "matmul.addmm_out",
     "addmm_": "matmul.addmm_",
+    "_addmm_activation": "matmul.addmm_activation",
     "bmm": "matmul.bmm",
     "bmm.out": "matmul.bmm_out",
     "baddbmm": "matmul.baddbmm",
     "baddbmm.out": "matmul.baddbmm_out",
     "baddbmm_": "matmul.baddbmm_",
+    **{
+        f"{name}.{overload}": f"matmul.{name}_{overload}"
+        for name in ("mm", "addmm", "bmm", "baddbmm")
+        for overload in ("dtype", "dtype_out")
+    },
     "addmv": "matmul.addmv",
     "addmv.out": "matmul.addmv_out",
     "addmv_": "matmul.addmv_",

@@ -27,6 +27,8 @@ _BY_CLASS = {
         "fake_quantizing",
         "filling",
         "interpolating",
+        "jagged",
+        "margins",
         "maxima",
         "padding",
         "pooling",

@@ -1,4 +1,5 @@
-"""im2col and col2im on xpu (of torch.nn.functional.unfold and fold), by ``unfolding_kernels.py``; channel_shuffle.
+"""im2col and col2im on xpu (of torch.nn.functional.unfold and fold), by ``unfolding_kernels.py``; channel_shuffle; the
+gradient of ``Tensor.unfold``.
 
 A function here returns ``NotImplemented`` for a call that it does not serve (types, windows that do not fit, a kernel
 that is still being built); the host then computes it, or raises what CPU torch raises.
@@ -94,6 +95,39 @@ def channel_shuffle(x: Tensor, groups: int) -> Any:
     each = x.shape[1] // groups
     out.unflatten(1, (each, groups)).copy_(x.unflatten(1, (groups, each)).transpose(1, 2))
     return out
+
+
+_MOST_SLICES = 256
+
+
+def unfold_backward(grad: Tensor, input_sizes: Sequence[int], dim: int, size: int, step: int) -> Any:
+    """aten::unfold_backward: the gradient of ``x.unfold(dim, size, step)``, the windows' sum where they lie over it.
+
+    Args:
+        grad: of the windows, ``(*, L, *, size)`` with L in the place of ``dim``.
+        input_sizes: of x.
+
+    Returns:
+        Of ``input_sizes``; a slice of all windows is added at a time, and those of one slice lie apart.
+    """
+    if not grad.is_floating_point() or not input_sizes or grad.numel() == 0 or step <= 0:
+        return NotImplemented
+    dim %= len(input_sizes)
+    count = grad.shape[dim]
+    if grad.shape[-1] != size or (count - 1) * step + size > input_sizes[dim]:
+        return NotImplemented
+    narrow = grad.dtype in (torch.bfloat16, torch.float16)
+    if step >= size:
+        out = torch.zeros(tuple(input_sizes), dtype=grad.dtype, device=grad.device)
+        out.unfold(dim, size, step).copy_(grad)
+        return out
+    if size > _MOST_SLICES:
+        return NotImplemented
+    out = torch.zeros(tuple(input_sizes), dtype=torch.float32 if narrow else grad.dtype, device=grad.device)
+    each = out.unfold(dim, size, step)
+    for at in range(size):
+        each.select(-1, at).add_(grad.select(-1, at))
+    return out.to(grad.dtype)
 
 
 def _windows(

@@ -88,13 +88,19 @@ Tensor host_view(const Tensor& t) {
   return made;
 }
 
+// Gloo parts these along their first dimension; NCCL and oneCCL see a row of elements, of whatever shape.
+bool is_of_rows(std::string_view op) {
+  return op == "c10d::_allgather_base_" || op == "c10d::_reduce_scatter_base_" ||
+         op == "c10d::allgather_into_tensor_coalesced_" || op == "c10d::reduce_scatter_tensor_coalesced_";
+}
+
 void carry_back(const std::vector<Pair>& pairs) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   for (const Pair& pair : pairs) {
     if (!pair.written) continue;
     const c10::DeviceGuard guard(pair.device.device());
     Tensor there = pair.device;
-    copy_tensor(there, pair.host, /*non_blocking=*/false);
+    copy_tensor(there, pair.host.view(there.sizes()), /*non_blocking=*/false);
   }
 }
 
@@ -184,7 +190,9 @@ void serve(const c10::OperatorHandle& op, Stack* stack) {
     const Use use = use_of(name, schema.arguments()[i].name());
     arguments.push_back(map_tensors(given[i], [&](const Tensor& t) {
       if (!on_xpu(t)) return t;
-      pairs.push_back({t, reached ? host_view(t) : host_copy(t, use), use != Use::read});
+      Tensor host = reached ? host_view(t) : host_copy(t, use);
+      if (is_of_rows(name) && host.is_contiguous()) host = host.view(-1);
+      pairs.push_back({t, std::move(host), use != Use::read});
       return pairs.back().host;
     }));
   }
