@@ -150,6 +150,36 @@ FuturePointer arriving(const WorkPointer& work, std::vector<Pair> pairs) {
   return made;
 }
 
+// A work of the host on the device's own memory; what it says of its results are the device's tensors.
+class OnDevice final : public Work {
+ public:
+  OnDevice(WorkPointer work, std::vector<Pair> pairs) : work_(std::move(work)), pairs_(std::move(pairs)) {}
+  bool isCompleted() override { return work_->isCompleted(); }
+  bool isSuccess() const override { return work_->isSuccess(); }
+  std::exception_ptr exception() const override { return work_->exception(); }
+  int sourceRank() const override { return work_->sourceRank(); }
+  std::vector<Tensor> result() override { return written(pairs_); }
+  void synchronize() override { work_->synchronize(); }
+  bool wait(std::chrono::milliseconds timeout) override { return work_->wait(timeout); }
+  void blockCurrentStream() override { work_->blockCurrentStream(); }
+  void abort() override { work_->abort(); }
+  FuturePointer getFuture() override {
+    return work_->getFuture()->then(
+        [pairs = pairs_](Future& done) {
+          done.value();  // throws what the collective failed with
+          return IValue(written(pairs));
+        },
+        c10::ListType::ofTensors());
+  }
+  FuturePointer getFutureResult() override { return work_->getFutureResult(); }
+  float getDuration() const override { return work_->getDuration(); }
+  uint64_t getSequencenumber() const override { return work_->getSequencenumber(); }
+
+ private:
+  WorkPointer work_;
+  std::vector<Pair> pairs_;
+};
+
 void serve(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
   const size_t count = schema.arguments().size();
@@ -204,7 +234,9 @@ void serve(const c10::OperatorHandle& op, Stack* stack) {
   for (IValue& result : arguments) {
     if (result.isCustomClass()) {
       const auto work = result.toCustomClass<Work>();
-      stack->push_back(IValue(reached ? work : Work::create_from_future(arriving(work, without_python(pairs)))));
+      auto kept = without_python(pairs);
+      stack->push_back(IValue(reached ? WorkPointer(c10::make_intrusive<OnDevice>(work, std::move(kept)))
+                                      : Work::create_from_future(arriving(work, std::move(kept)))));
       continue;
     }
     stack->push_back(map_tensors(result, [&](const Tensor& t) {
