@@ -272,6 +272,79 @@ def test_bernoulli_numbers_take_a_probability_each(dtype, no_host):
         assert (rate - p).abs().max() < 0.01 and rate[0] == 0 and rate[3] == 1, what
 
 
+# --- parameters of each element's own ---------------------------------------------------------------------------
+
+
+def as_likely(drawn: torch.Tensor, at: torch.Tensor, below: torch.Tensor) -> None:
+    """The shares of ``drawn`` up to ``at`` are ``below``, within five deviations of such a share."""
+    for x, p in zip(at.tolist(), below.tolist(), strict=True):
+        share = (drawn.double() <= x).double().mean().item()
+        assert abs(share - p) <= 5 * math.sqrt(max(p * (1 - p), 1e-9) / drawn.numel()), (x, p, share)
+
+
+def sums_to(log_of_one, most: int) -> torch.Tensor:
+    """The distribution function at 0, 1, ... most, of logarithms of what each number's probability is."""
+    return torch.tensor([log_of_one(k) for k in range(most + 1)], dtype=torch.float64).exp().cumsum(0)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3, 4.0, 9.99, 10.0, 55.0])
+def test_poisson_numbers(rate, no_host):
+    drawn = torch.poisson(empty(DRAWS).fill_(rate)).cpu()
+    at = torch.arange(int(3 * rate) + 3)
+    below = sums_to(
+        lambda k: k * math.log(rate) - rate - math.lgamma(k + 1) if rate else (-1e9 if k else 0.0), len(at) - 1
+    )
+    as_likely(drawn, at, below)
+
+
+@pytest.mark.parametrize(("trials", "p"), [(1, 0.3), (7, 0.0), (7, 1.0), (40, 0.1), (40, 0.4), (90, 0.75), (300, 0.5)])
+def test_binomial_numbers(trials, p, no_host):
+    drawn = torch.binomial(empty(DRAWS).fill_(trials), torch.tensor([p], device=DEVICE)).cpu()
+    if p in (0.0, 1.0):
+        assert bool((drawn == trials * p).all())
+        return
+    choices = math.lgamma(trials + 1)
+    below = sums_to(
+        lambda k: (
+            choices - math.lgamma(k + 1) - math.lgamma(trials - k + 1) + k * math.log(p) + (trials - k) * math.log1p(-p)
+        ),
+        trials,
+    )
+    as_likely(drawn, torch.arange(trials + 1), below.clamp_max(1))
+
+
+@pytest.mark.parametrize("shape", [0.07, 0.6, 1.0, 3.5, 400.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_gamma_numbers(shape, dtype, no_host):
+    drawn = torch._standard_gamma(torch.full((DRAWS,), shape, dtype=dtype, device=DEVICE))
+    assert drawn.dtype == dtype and bool((drawn > 0).all())
+    if dtype is torch.float32:
+        at = drawn.cpu().double().quantile(torch.tensor([0.05, 0.3, 0.7, 0.95], dtype=torch.float64))
+        as_likely(drawn.cpu(), at, torch.special.gammainc(torch.tensor(shape, dtype=torch.float64), at))
+
+
+def test_numbers_of_each_elements_own_distribution(no_host):
+    """Rows have their parameters, streams do not repeat, and a seed brings them again."""
+    rates = torch.tensor([0.5, 6.0, 30.0], device=DEVICE).expand(1 << 16, 3)
+    first, second = torch.poisson(rates), torch.poisson(rates)
+    torch.manual_seed(20240229)
+    assert torch.equal(torch.poisson(rates), first) and not torch.equal(first, second)
+    assert torch.allclose(first.mean(0).cpu(), torch.tensor([0.5, 6.0, 30.0]), rtol=0.02)
+    columns = torch.corrcoef(first.t().cpu())
+    assert (columns - torch.eye(3)).abs().max() < 0.02
+    points = torch._sample_dirichlet(torch.tensor([1.0, 2.0, 5.0], device=DEVICE).expand(1 << 16, 3)).cpu()
+    assert torch.allclose(points.sum(1), torch.ones(1 << 16), atol=1e-5)
+    assert torch.allclose(points.mean(0), torch.tensor([1.0, 2.0, 5.0]) / 8, atol=0.005)
+    assert torch.allclose(points.var(0), torch.tensor([7.0, 12.0, 15.0]) / (64 * 9), rtol=0.05)
+
+
+def test_what_is_no_rate_is_told():
+    with pytest.raises(torch.AcceleratorError, match="non-negative"):
+        torch.poisson(torch.tensor([1.0, -1.0], device=DEVICE))
+        torch.xpu.synchronize()
+    assert float(torch.ones(2, device=DEVICE).sum()) == 2
+
+
 def test_nothing_is_drawn_for_no_elements(no_host):
     for x in (empty(0), empty(3, 0)):
         assert x.uniform_() is x and x.normal_() is x and x.random_() is x and x.bernoulli_() is x

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from anyxpu.ops import random
+
 _NARROW = (torch.float16, torch.bfloat16)
 _FLOATS = (torch.float32, torch.float64, *_NARROW)
 
@@ -98,3 +100,56 @@ def rrelu_(
     """aten::rrelu_with_noise_: :func:`rrelu` into self."""
     made = rrelu(self, noise, lower, upper, training, generator)
     return made if made is NotImplemented else self.copy_(made)
+
+
+# --- numbers whose parameters are each element's own --------------------------------------------------------------
+
+
+def _parameters(*tensors: Tensor) -> tuple[Tensor, list[Tensor]] | None:
+    """An empty result for parameters that are broadcast together, and those as the kernels read them."""
+    like = tensors[0]
+    if any(t.dtype not in _FLOATS or (t.dtype, t.device) != (like.dtype, like.device) for t in tensors):
+        return None
+    try:
+        shape = torch.broadcast_shapes(*(t.shape for t in tensors))
+    except RuntimeError:
+        return None
+    out = torch.empty(shape, dtype=like.dtype, device=like.device)
+    return out, [t.expand(shape).float().contiguous() for t in tensors]
+
+
+def standard_gamma(self: Tensor, generator: Generator | None = None) -> Any:
+    """aten::_standard_gamma: numbers above 0 of gamma distributions of rate 1 and the shapes in ``self``."""
+    found = _parameters(self)
+    if found is None:
+        return NotImplemented
+    return random.each_of(found[0], "random_gamma", generator, *found[1], torch.finfo(self.dtype).tiny)
+
+
+def sample_dirichlet(self: Tensor, generator: Generator | None = None) -> Any:
+    """aten::_sample_dirichlet: points of the simplex; the last dimension of ``self`` are a distribution's parameters.
+
+    Gamma numbers over their sum.
+    """
+    if self.dim() == 0 or self.dtype not in _FLOATS:
+        return NotImplemented
+    found = _parameters(self.float() if self.dtype in _NARROW else self)
+    drawn = found and random.each_of(found[0], "random_gamma", generator, *found[1], torch.finfo(torch.float32).tiny)
+    if drawn is None or drawn is NotImplemented:
+        return NotImplemented
+    return (drawn / drawn.sum(-1, keepdim=True)).clamp_min(torch.finfo(self.dtype).tiny).to(self.dtype)
+
+
+def poisson(self: Tensor, generator: Generator | None = None) -> Any:
+    """aten::poisson: numbers of Poisson distributions whose rates are ``self``'s elements.
+
+    Where one is below 0, the next call that waits for the device raises torch.AcceleratorError.
+    """
+    found = _parameters(self)
+    return NotImplemented if found is None else random.each_of(found[0], "random_poisson", generator, *found[1])
+
+
+def binomial(count: Tensor, prob: Tensor, generator: Generator | None = None) -> Any:
+    """aten::binomial: how many of ``count`` trials succeed that do so with probability ``prob`` each."""
+    found = _parameters(count, prob)
+    return NotImplemented if found is None else random.each_of(found[0], "random_binomial", generator, *found[1])

@@ -162,11 +162,20 @@ _ARGUMENTS = {
     "random_bernoulli_each": ("*fp32",),
     "random_uniform": ("real", "real"),
     "random_normal": ("real", "real"),
+    "random_gamma": ("*fp32", "fp32"),
+    "random_poisson": ("*fp32",),
+    "random_binomial": ("*fp32", "*fp32"),
 }
+# Of these, which are distributions.cl's, each element has a stream of so many steps.
+_STREAMED = ("random_gamma", "random_poisson", "random_binomial")
+_TRIES = 64
 
 
 # What the host says where a kernel finds it, at the next call that waits for the device.
-_HELD = {"random_bernoulli_each": ("bernoulli: a probability is not between 0 and 1",)}
+_HELD = {
+    "random_bernoulli_each": ("bernoulli: a probability is not between 0 and 1",),
+    "random_poisson": ("poisson: invalid Poisson rate, expected rate to be non-negative",),
+}
 
 
 @cache
@@ -185,9 +194,19 @@ def _kernel(device: int, dtype: torch.dtype, name: str) -> Callable[..., None] |
         options.append("-DHAS_FP64")
     real = "fp64" if dtype is torch.float64 else "fp32"
     types = ["*dst", "u64", "u64", "u64", *(real if t == "real" else t for t in _ARGUMENTS[name])]
-    texts = ("types.cl", "assertions.cl", "random.cl")
+    texts: tuple[str, ...] = ("types.cl", "assertions.cl", "random.cl")
+    if name in _STREAMED:
+        texts = (*texts, "distributions.cl")
+        options.append(f"-DTRIES={_TRIES}")
     held = _HELD.get(name, ())
     return kernels.launcher(device, texts, " ".join(options), name, types, _LANES, work=_WORK, assertions=held)
+
+
+def each_of(self: Tensor, name: str, generator: Generator | None, *parameters: Any) -> Any:
+    """Fill ``self``, of 16 or 32 bits, by a kernel of ``distributions.cl`` and its parameters, float32 and dense."""
+    if self.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        return NotImplemented
+    return _draw(self, name, generator, 4 * _TRIES, *parameters)
 
 
 def _draw(self: Tensor, name: str, generator: Generator | None, outputs: int, *arguments: Any) -> Any:
