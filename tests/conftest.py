@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import re
 import subprocess
 import sys
 import textwrap
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +21,8 @@ from anyxpu import simulate
 from tests import quant_table
 
 FULL = os.environ.get("ANYXPU_FULL", "0") not in ("", "0")
+# One day for all the workers of a run, that may begin before midnight; set it to run another day's share again.
+DAY = os.environ.setdefault("ANYXPU_TEST_DAY", datetime.date.today().isoformat())
 RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -29,6 +33,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     quant_table.register(config)
     config.addinivalue_line("markers", "full: a long sweep, run by `./run test --full` alone")
+    config.addinivalue_line(
+        "markers", "rotates(parts): of its cases the everyday suite runs one part a day, and `./run test --full` all"
+    )
     config.addinivalue_line("markers", "slow: takes more than half a minute")
     config.addinivalue_line("markers", "not_simulated(why): means nothing on a simulated GPU, or is about no GPU")
     if simulate.active():
@@ -38,13 +45,29 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the long sweeps out unless they were asked for."""
+    """Leave the long sweeps out, and the cases of other days, unless they were asked for."""
     if FULL:
         return
-    long = [item for item in items if item.get_closest_marker("full")]
-    if long:
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in long]
+    left = {item for item in items if item.get_closest_marker("full")}
+    if not config.option.keyword and not any("::" in str(argument) for argument in config.args):
+        left |= set(of_other_days([item for item in items if item not in left], DAY))
+    if left:
+        config.hook.pytest_deselected(items=[item for item in items if item in left])
+        items[:] = [item for item in items if item not in left]
+
+
+def of_other_days(items: list[pytest.Item], day: str) -> list[pytest.Item]:
+    """The cases of tests that rotate which are not this day's: it has one part of each test's, at least one case."""
+    cases: dict[tuple[Path, str], list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("rotates"):
+            cases.setdefault((item.path, item.name.partition("[")[0]), []).append(item)
+    left = []
+    for each in cases.values():
+        parts = each[0].get_closest_marker("rotates").args[0]  # type: ignore[union-attr]
+        each.sort(key=lambda item: zlib.crc32(f"{day} {item.nodeid}".encode()))
+        left += each[-(-len(each) // parts) :]
+    return left
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -70,6 +70,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.not_simulated("compares results")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("kind", ["none", "causal", "bool", "float", "keys"])
@@ -124,6 +125,7 @@ def has_products(dtype: torch.dtype) -> bool:
     return attention_products.batched.product(a, a, out)
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.not_simulated("compares results")
 @pytest.mark.parametrize("most", [1 << 22, 5000])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

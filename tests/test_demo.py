@@ -111,6 +111,7 @@ def test_frozen_rows_are_of_inference_alone(xpu):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.not_simulated("it compares and times; test_a_simulated_row_end_to_end is its like")
 def test_a_training_row_end_to_end(tmp_path, run_python):
     """The smallest real row, whole: compiled, compared, counted and timed."""
