@@ -60,7 +60,7 @@ def prepare(device: int, name: str, source: Source, warps: int, addresses: bool 
         KernelError: it does not compile; its source is left on disk.
     """
     path = _path(device, name, warps)
-    return found(device, name, warps) or _load(device, _make(device, path, source, warps, addresses))
+    return found(device, name, warps) or _load(device, *_make(device, path, source, warps, addresses))
 
 
 def found(device: int, name: str, warps: int) -> Prepared | None:
@@ -106,12 +106,13 @@ def _triton() -> str:
     return importlib.metadata.version("triton")
 
 
-def _make(device: int, path: Any, source: Source, warps: int, addresses: bool) -> bytes:
+def _make(device: int, path: Any, source: Source, warps: int, addresses: bool) -> tuple[bytes, Any]:
+    """What is kept on disk, and the shim's ``Module`` where it was built just now."""
     global _compiled
     import triton
 
     from anyxpu.triton.compiler import BINARY_EXT
-    from anyxpu.triton.driver import target_of
+    from anyxpu.triton.driver import take_built, target_of
     from anyxpu.triton.lower import c_name
 
     made = triton.compile(source(), target=target_of(device), options={"num_warps": warps, "debug": True})
@@ -121,21 +122,22 @@ def _make(device: int, path: Any, source: Source, warps: int, addresses: bool) -
     # How often loops go round is the caller's to know.
     head = {"name": c_name(about.name), "lanes": about.num_warps * about.warp_size, "operations": about.work_once}
     head["assertions"] = list(about.assertions)
-    payload = json.dumps(head).encode() + b"\n" + bytes(made.asm[BINARY_EXT])
+    code = bytes(made.asm[BINARY_EXT])
+    payload = json.dumps(head).encode() + b"\n" + code
     _compiled += 1
     try:
         store(path, payload)
     except CacheError as error:
         warnings.warn(f"anyxpu: every process compiles this anew: {error}", stacklevel=2)
-    return payload
+    return payload, take_built(device, code)
 
 
-def _load(device: int, payload: bytes) -> Prepared:
+def _load(device: int, payload: bytes, module: Any = None) -> Prepared:
     head, _, code = payload.partition(b"\n")
     about = json.loads(head)
     made_here = lib().properties(device).type == "cpu"
     try:
-        module = lib().load_module(device, "native" if made_here else native.module_format(code), code)
+        module = module or lib().load_module(device, "native" if made_here else native.module_format(code), code)
         kernel = module.kernel(about["name"])
     except RuntimeError as error:
         raise KernelError(about["name"], "", f"the device cannot load its native code: {error}") from error

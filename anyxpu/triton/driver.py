@@ -13,6 +13,7 @@ import pickle
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -88,19 +89,35 @@ answer.close()
 def _native(format: str, code: bytes, options: str, name: str, work_items: int) -> bytes:
     from triton.runtime.errors import OutOfResources
 
-    module = _lib().load_module(_current_device(), format, code, options)
+    device = _current_device()
+    module = _lib().load_module(device, format, code, options)
     try:
         info = module.kernel(c_name(name)).info()
     except RuntimeError as error:
         # Intel's driver builds a kernel that asks for larger work-groups than there are, and then does not find it.
-        limit = _lib().properties(_current_device()).max_work_group_size // (2 if GRF_OPTIONS["256"] in options else 1)
+        limit = _lib().properties(device).max_work_group_size // (2 if GRF_OPTIONS["256"] in options else 1)
         if work_items <= limit:
             raise
         raise OutOfResources(work_items, limit, "work-items a work-group") from error
     if info["max_work_group_size"] < work_items:
         what = f"work-items a work-group at {info['private_mem_size']} bytes of private memory"
         raise OutOfResources(work_items, info["max_work_group_size"], what)
-    return module.native()
+    made = bytes(module.native())
+    _built_last.made = device, made, module
+    return made
+
+
+_built_last = threading.local()
+
+
+def take_built(device: int, code: bytes) -> Any:
+    """The shim's ``Module`` of what this thread built last, if it is this native code for that device; else None.
+
+    Whoever launches the kernel at once need not load it again.
+    """
+    of, made, module = getattr(_built_last, "made", (None, None, None))
+    _built_last.made = None, None, None
+    return module if (of, made) == (device, code) else None
 
 
 def _current_device() -> int:
