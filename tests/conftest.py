@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     quant_table.register(config)
     config.addinivalue_line("markers", "full: a long sweep, run by `./run test --full` alone")
     config.addinivalue_line(
-        "markers", "rotates(parts): of its cases the everyday suite runs one part a day, and `./run test --full` all"
+        "markers", "rotates(parts): the everyday suite runs one part of its cases a day, `./run test --full` all"
     )
     config.addinivalue_line("markers", "slow: takes more than half a minute")
     config.addinivalue_line("markers", "not_simulated(why): means nothing on a simulated GPU, or is about no GPU")
@@ -57,17 +57,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def of_other_days(items: list[pytest.Item], day: str) -> list[pytest.Item]:
-    """The cases of tests that rotate which are not this day's: it has one part of each test's, at least one case."""
+    """The cases of tests that rotate which are not this day's.
+
+    A day has one part of a test's cases; of fewer cases than parts it may have none, on the others' days.
+    """
     cases: dict[tuple[Path, str], list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("rotates"):
             cases.setdefault((item.path, item.name.partition("[")[0]), []).append(item)
     left = []
-    for each in cases.values():
+    for (path, name), each in cases.items():
         parts = each[0].get_closest_marker("rotates").args[0]  # type: ignore[union-attr]
-        each.sort(key=lambda item: zlib.crc32(f"{day} {item.nodeid}".encode()))
-        left += each[-(-len(each) // parts) :]
+        count, rest = divmod(len(each), parts)
+        count += _hash(day, path.name, name) % parts < rest
+        each.sort(key=lambda item: _hash(day, item.nodeid))
+        left += each[count:]
     return left
+
+
+def _hash(*words: str) -> int:
+    return zlib.crc32(" ".join(words).encode())
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

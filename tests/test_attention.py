@@ -70,7 +70,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 @pytest.mark.not_simulated("compares results")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("kind", ["none", "causal", "bool", "float", "keys"])
@@ -125,7 +125,7 @@ def has_products(dtype: torch.dtype) -> bool:
     return attention_products.batched.product(a, a, out)
 
 
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 @pytest.mark.not_simulated("compares results")
 @pytest.mark.parametrize("most", [1 << 22, 5000])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -261,6 +261,7 @@ def test_a_compiled_graph_has_no_host_operator_and_large_scores_stay_out_of_memo
     assert (out.detach().cpu() - run(*inputs)).abs().max() < 1e-5
 
 
+@pytest.mark.rotates(3)
 def test_the_kernels_are_launched_with_every_size_of_heads(xpu):
     for size in (16, 80, 256):
         for dtype in DTYPES:

@@ -10,6 +10,7 @@ from anyxpu.bench import Request, attention, beside_cpu
 pytestmark = pytest.mark.not_simulated("compares results")
 
 
+@pytest.mark.rotates(2)
 def test_a_case_is_checked_and_timed(xpu, monkeypatch):
     monkeypatch.setitem(attention.CASES, "small", attention.Case(1, 4, 2, 40, 70, 16))
     report = attention.run(Request(quick=True, rounds=1, only=("small",)))

@@ -52,6 +52,7 @@ def test_native_code_of_a_case_is_counted(ocloc_program):
     assert attention["dots"] and attention["barriers"] and attention["shared_bytes"]
 
 
+@pytest.mark.rotates(2)
 def test_a_compile_is_timed_by_stage_on_both_sides_and_a_second_process_compiles_nothing():
     report = compile_time.run(Request(rounds=1, only=("softmax",)))
     assert report.wrong == []

@@ -35,6 +35,7 @@ def _check(device, cases, folder):
 
 @needs_driver
 @pytest.mark.parametrize("device", EVERYDAY)
+@pytest.mark.rotates(2)
 def test_one_of_each_kind_compiles_and_launches(device, tmp_path):
     _check(device, EVERYDAY_CASES, tmp_path)
 

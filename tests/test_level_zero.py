@@ -25,6 +25,7 @@ on_all = pytest.mark.parametrize(("device", "adapter"), sweep())
 
 
 @on_all
+@pytest.mark.rotates(2)
 def test_the_first_hour_of_an_owner(device, adapter, tmp_path) -> None:
     """What aborted before any of this had met a GPU's driver: a filled tensor, a timed event, a kernel of each kind."""
     answer = on_gpu(

@@ -120,6 +120,7 @@ for salt in itertools.count(2):
 
 
 @pytest.mark.parametrize("kills", [5, pytest.param(50, marks=pytest.mark.full)])
+@pytest.mark.rotates(2)
 def test_processes_killed_while_they_compile_leave_a_cache_that_serves(kills, work):
     moments = random.Random(kills)
     for _ in range(kills):
@@ -176,6 +177,7 @@ def damaged(name: str) -> object:
 
 
 @pytest.mark.parametrize("damage", [damaged(name) for name in DAMAGE])
+@pytest.mark.rotates(3)
 def test_a_damaged_kernel_of_a_graph_is_named_and_then_made_again(damage, work):
     finish(start(work, GRAPH))
     files = list(work.glob("**/*.zebin"))

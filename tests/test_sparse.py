@@ -144,6 +144,7 @@ def swept(op, layout, dtype):
 
 
 @VALUES
+@pytest.mark.rotates(2)
 def test_operators_of_the_database(full):
     chosen = [
         op

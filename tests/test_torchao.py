@@ -391,6 +391,7 @@ def mx_experts() -> Any:
     ("name", "config"),
     [("experts, float8", float8_experts), pytest.param("experts, mxfp8 emulated", mx_experts, marks=pytest.mark.full)],
 )
+@pytest.mark.rotates(3)
 def test_experts_in_training(name: str, config: Callable[[], Any], cell: Cell) -> None:  # noqa: F811
     if tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 9) and torchao.__version__.startswith("0.18."):
         pytest.skip("torchao 0.18 tunes its kernels by a key that Triton 3.9 refuses")

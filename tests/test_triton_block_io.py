@@ -135,6 +135,7 @@ def multiplied(kernel, a, b, tile=TILE, offset=0, **options):
         ("masked", (27, 24, 88), 0, False),  # a width below 64
     ],
 )
+@pytest.mark.rotates(6)
 def test_block_loads_are_used_where_they_fit(name, shape, offset, fits, way):
     m, n, k = shape
     a, b = torch.randn(m, k).half(), torch.randn(k, n).half()
@@ -145,6 +146,7 @@ def test_block_loads_are_used_where_they_fit(name, shape, offset, fits, way):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int8], ids=str)
 @pytest.mark.parametrize(("tile", "warps"), [((8, 16, 32), 1), ((16, 64, 32), 2), ((64, 32, 64), 8)], ids=str)
+@pytest.mark.rotates(3)
 def test_every_tile_of_a_ragged_matrix(tile, warps, dtype):
     m, n, k = 70, 80, 208
     if dtype == torch.int8:
