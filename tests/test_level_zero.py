@@ -116,6 +116,7 @@ def test_features_are_those_that_intels_opencl_driver_tells(device, tmp_path) ->
     ],
 )
 @pytest.mark.parametrize("adapter", ADAPTERS)
+@pytest.mark.rotates(3)
 def test_what_the_driver_refuses_is_one_error_and_the_process_goes_on(fault, doing, error, adapter, tmp_path) -> None:
     import re
 
@@ -205,6 +206,7 @@ except RuntimeError as error:
 
 
 @on_all
+@pytest.mark.rotates(2)
 def test_two_gpus_copy_wait_and_guard(device, adapter, tmp_path) -> None:
     assert on_gpu(device, TWO, tmp_path, count=2, adapter=adapter).strip() == "True"
 

@@ -56,6 +56,7 @@ def check_sweep(device: str, folder: Path, *arguments: str, **variables: str) ->
 
 
 @pytest.mark.parametrize("device", EVERYDAY)
+@pytest.mark.rotates(2)
 def test_every_operator_is_created_and_executed(device, tmp_path, caches):
     ways = check_sweep(device, tmp_path, **caches)
     assert ways["library"] > 100

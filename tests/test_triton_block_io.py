@@ -165,6 +165,7 @@ def test_a_tile_may_begin_outside_of_its_matrix():
 
 
 @pytest.mark.parametrize("n", [64, 90])
+@pytest.mark.rotates(2)
 def test_one_operand_may_be_computed(n):
     a, b = torch.randn(40, 96).half(), torch.randn(96, n).half()
     torch.testing.assert_close(multiplied(half, a, b), a.double() @ b.double(), atol=1e-3, rtol=1e-4)

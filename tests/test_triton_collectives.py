@@ -346,6 +346,7 @@ def dot_kernel(
 @pytest.mark.parametrize("tile", [(16, 16, 16), (32, 64, 32), (64, 16, 64), (8, 16, 32)])
 @BOTH
 @pytest.mark.parametrize("engine", [0, 16, 8], ids=["plain", "engine16", "engine8"])
+@pytest.mark.rotates(3)
 def test_products_of_ragged_matrices(tile, dtype, engine, options):
     needs_engine(engine)
     m, n, k = 70, 45, 90
