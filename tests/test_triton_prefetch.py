@@ -192,6 +192,7 @@ SHAPE = (13, 50, 150)  # five iterations
 
 
 @pytest.mark.parametrize(("name", "stages"), [*((name, n) for name in KERNELS for n in (2, 4)), ("recomputing", 7)])
+@pytest.mark.rotates(5)
 def test_every_line_of_a_tile_is_asked_for_once_and_in_time(name, stages, recording):
     buffers = run(KERNELS[name], SHAPE, {"num_stages": stages, "matrix_engine": 16})
     check(buffers, SHAPE, stages - 1)
@@ -206,12 +207,14 @@ def test_every_line_of_a_tile_is_asked_for_once_and_in_time(name, stages, record
     ],
     ids=["lanes8", "warps", "int8"],
 )
+@pytest.mark.rotates(3)
 def test_lines_are_spread_over_whatever_work_items_there_are(options, dtype, recording):
     shape = (13, 52, 152)
     check(run(recomputing, shape, {**options, "num_stages": 3}, dtype), shape, 2)
 
 
 @pytest.mark.parametrize("k", [0, 20, 34])
+@pytest.mark.rotates(2)
 def test_short_loops_ask_for_nothing_that_they_do_not_have(k, recording):
     shape = (13, 50, k)
     check(run(recomputing, shape, {"num_stages": 4, "matrix_engine": 16}), shape, 3)
