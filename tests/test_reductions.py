@@ -212,3 +212,35 @@ def test_a_new_size_compiles_nothing():
     for _ in range(4):
         some(random.randint(257, 400), random.randint(513, 1024))
     assert prepared.compiled() == before
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool], ids=str)
+def test_what_nothing_comes_to_is_the_cpus_and_no_hosts(dtype):
+    """Sums, products, means and norms of no elements, and of some along other dimensions; refusals as on the CPU."""
+    hosted = set()
+    for shape in ((0,), (0, 5), (3, 0), (2, 0, 4)):
+        x = torch.empty(shape).to(dtype)
+        dims = [(), *((d, keep) for d in range(len(shape)) for keep in (False, True))]
+        calls = [
+            (name, lambda t, n=name, d=d: getattr(t, n)(*d)) for name in ("sum", "prod", "any", "all") for d in dims
+        ]
+        calls += [
+            (name, lambda t, n=name, d=d: getattr(t, n)(d)) for name in ("amax", "amin") for d in range(len(shape))
+        ]
+        if dtype.is_floating_point:
+            calls += [("mean", lambda t, d=d: t.mean(*d)) for d in dims]
+            for d in range(len(shape)):
+                calls += [("norm", lambda t, p=p, d=d: torch.linalg.vector_norm(t, p, d)) for p in (2, 1, 0, 3, -1)]
+                calls += [("softmax", lambda t, d=d: t.softmax(d)), ("log_softmax", lambda t, d=d: t.log_softmax(d))]
+        for name, call in calls:
+            try:
+                want = call(x)
+            except (IndexError, RuntimeError) as error:
+                with pytest.raises(type(error)):
+                    call(x.to(DEVICE))
+                continue
+            anyxpu.ops.reset_counters()
+            got = call(x.to(DEVICE))
+            hosted |= {op for op, ways in anyxpu.ops.counters().items() if "host" in ways}
+            near(got, want, (name, shape, dtype))
+    assert hosted <= {"aten::linalg_vector_norm"}  # of an order below 0

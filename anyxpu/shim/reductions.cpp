@@ -267,9 +267,17 @@ bool dimensions(const Served& served, const IValue* dim, int64_t ndim, Dims* out
   return true;
 }
 
+// What no elements come to; nothing where that is refused, or the host's to say.
+std::optional<double> of_nothing(const std::string& kind, double p) {
+  if (kind == "prod" || kind == "all") return 1;
+  if (kind == "mean") return std::numeric_limits<double>::quiet_NaN();
+  if (kind == "sum" || kind == "any" || (kind == "norm" && p >= 0 && std::isfinite(p))) return 0;
+  return std::nullopt;
+}
+
 bool reduce_call(const Served& served, const c10::FunctionSchema& schema, at::ArrayRef<IValue> given, Tensor* result) {
   const Tensor& self = given[0].toTensor();
-  if (self.numel() == 0 || self.numel() > kMost || self.layout() != c10::kStrided) return false;
+  if (self.numel() > kMost || self.layout() != c10::kStrided) return false;
   Dims dims;
   if (!dimensions(served, argument(schema, given, "dim"), self.dim(), &dims)) return false;
   const IValue* keep = argument(schema, given, "keepdim");
@@ -289,6 +297,8 @@ bool reduce_call(const Served& served, const c10::FunctionSchema& schema, at::Ar
   What what;
   if (!describe(served.kind, argument(schema, given, "ord"), self.scalar_type(), dtype, count, &what)) return false;
   if (what.computed == ScalarType::Double && properties(self.device().index()).has_fp64 == 0) return false;
+  const auto nothing = of_nothing(served.kind, what.p);
+  if (count == 0 && !nothing) return false;
   const c10::DeviceGuard guard(self.device());
   Tensor made;
   if (target != nullptr) {
@@ -302,7 +312,11 @@ bool reduce_call(const Served& served, const c10::FunctionSchema& schema, at::Ar
   // A number alone is a row of one.
   const Tensor x = self.dim() == 0 ? self.reshape({1}) : self.contiguous();
   if (self.dim() == 0) dims[0] = true;
-  if (!reduce(what, x, dims, made, served.name.c_str())) return false;
+  if (self.numel() == 0) {
+    if (count == 0) made.fill_(*nothing);  // else the result has no elements either
+  } else if (!reduce(what, x, dims, made, served.name.c_str())) {
+    return false;
+  }
   if (!result->defined()) {
     *result = made;
   } else if (!made.is_same(*result)) {
@@ -318,7 +332,7 @@ bool softmax_call(const Served& served, const c10::FunctionSchema& schema, at::A
   const bool log = served.kind.starts_with("log");
   const Tensor& first = given[0].toTensor();
   const int64_t given_dim = argument(schema, given, "dim")->toInt();
-  if (first.numel() == 0 || first.numel() > kMost || first.dim() == 0 || !c10::isFloatingType(first.scalar_type()) ||
+  if (first.numel() > kMost || first.dim() == 0 || !c10::isFloatingType(first.scalar_type()) ||
       type_of(first.scalar_type()) == nullptr)
     return false;
   const int64_t dim = at::maybe_wrap_dim(given_dim, first.dim());
@@ -342,6 +356,11 @@ bool softmax_call(const Served& served, const c10::FunctionSchema& schema, at::A
     return false;
 
   const c10::DeviceGuard guard(first.device());
+  if (first.numel() == 0) {
+    if (target != nullptr) at::native::resize_output(target->toTensor(), first.sizes());
+    *result = target != nullptr ? target->toTensor() : at::empty(first.sizes(), first.options().dtype(out_type));
+    return true;
+  }
   const bool last = dim == first.dim() - 1;
   const auto rows = [&](const Tensor& t) { return (last ? t : t.transpose(dim, -1)).contiguous(); };
   const Tensor x = rows(first), y = backward ? rows(given[1].toTensor()) : Tensor();
