@@ -42,6 +42,7 @@ def check(got: torch.Tensor, want: torch.Tensor, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
 @pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.rotates(3)
 def test_four_bits(rows, dtype):
     for n, k, group in WEIGHTS:
         for factors in {dtype, torch.float32} if n == 17 else {dtype}:
@@ -65,6 +66,7 @@ def test_eight_bits(rows, dtype):
 
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
 @pytest.mark.parametrize("rows", (*ROWS, 7))
+@pytest.mark.rotates(2)
 def test_float8(rows, dtype):
     for n, k in ((64, 256), (17, 100), (3, 7), (33, 68)):
         numbers, x = (torch.randn(n, k) * torch.randn(n, 1).exp()).to(E4M3), torch.randn(rows, k, dtype=dtype)
