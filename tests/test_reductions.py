@@ -11,6 +11,8 @@ import torch.nn.functional as F
 import anyxpu.ops
 from anyxpu import simulate
 from anyxpu.ops import reductions, registry
+from anyxpu.shim import lib
+from anyxpu.triton import driver
 
 pytestmark = [
     pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device"),
@@ -212,6 +214,21 @@ def test_a_new_size_compiles_nothing():
     for _ in range(4):
         some(random.randint(257, 400), random.randint(513, 1024))
     assert prepared.compiled() == before
+
+
+@pytest.mark.not_simulated("it builds for the CPU device")
+def test_what_was_built_just_now_is_given_once_and_for_its_device_alone():
+    if lib().properties(0).type != "cpu":
+        pytest.skip("a GPU's native code is chosen among several builds")
+    build = "__kernel void kernel_built_now(__global float* x) { x[0] = 1; }"
+    code = driver.native_code(build, "-cl-std=CL3.0", "built_now", 1)
+    assert driver.take_built(1, code) is None  # another device's, and now it is gone
+    code = driver.native_code(build, "-cl-std=CL3.0", "built_now", 1)
+    assert driver.take_built(0, code + b" ") is None
+    code = driver.native_code(build, "-cl-std=CL3.0", "built_now", 1)
+    module = driver.take_built(0, code)
+    assert module.kernel("kernel_built_now") and bytes(module.native()) == code
+    assert driver.take_built(0, code) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool], ids=str)

@@ -26,10 +26,9 @@ data = lambda r, *shape: torch.randn(*shape, generator=torch.Generator().manual_
 mine, both = data(rank, 6).to(d), torch.stack([data(0, 6), data(1, 6)])
 wrong, done = [], []
 
-def check(name, actual, expected):
+def check(name, actual, expected, scale=1.0):
     done.append(name)
-    atol = 2e-6 * max(1.0, float(expected.abs().max()))
-    if actual.device != d or not torch.allclose(actual.cpu(), expected, rtol=1e-5, atol=atol):
+    if actual.device != d or not torch.allclose(actual.cpu(), expected, rtol=1e-5, atol=1e-6 * scale):
         wrong.append([name, actual.tolist(), expected.tolist()])
 
 for op, expected in (("SUM", both.sum(0)), ("AVG", both.mean(0)), ("MAX", both.amax(0)), ("PRODUCT", both.prod(0))):
@@ -103,7 +102,8 @@ made = torch.nn.SyncBatchNorm.convert_sync_batchnorm(normed()).to(d)
 made = torch.nn.parallel.DistributedDataParallel(made, device_ids=[rank])
 made(images[rank].to(d)).square().sum().backward()
 for (name, p), q in zip(made.module.named_parameters(), reference.parameters()):
-    check(f"SyncBatchNorm {name}", p.grad * 2, q.grad)
+    # Sums of many terms that cancel, in another order: to float32's digits of the largest.
+    check(f"SyncBatchNorm {name}", p.grad * 2, q.grad, max(1.0, 2 * float(q.grad.abs().max())))
 for (name, p), q in zip(made.module.named_buffers(), reference.buffers()):
     check(f"SyncBatchNorm {name}", p, q)
 

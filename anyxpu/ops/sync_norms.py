@@ -33,12 +33,20 @@ def _read(what: str, x: Tensor, others: Sequence[Tensor | None]) -> tuple[Tensor
     return x, at, Kernels(x, wide, wait=True), given
 
 
+def _there(what: str, made: Any) -> Any:
+    """What a kernel made; an error where the device has none."""
+    if made is None:
+        raise RuntimeError(
+            f"{what}: this device runs no kernels, and the host has none for it; `anyxpu doctor` says why"
+        )
+    return made
+
+
 def stats(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """aten::batch_norm_stats: mean and 1 / sqrt(variance + eps) of each channel of ``x (N, C, *)``; f32 (f64: f64)."""
     x, at, kernels, _ = _read("batch_norm_stats", x, ())
     with current(x.device):
-        found = channels.moments(kernels, x, at, eps)
-    assert found is not None
+        found: tuple[Tensor, Tensor] = _there("batch_norm_stats", channels.moments(kernels, x, at, eps))
     return found
 
 
@@ -48,8 +56,8 @@ def elemt(
     """aten::batch_norm_elemt: ``(x - mean) * invstd * weight + bias``, in x's format; ``eps`` is in ``invstd``."""
     x, at, kernels, (weight, bias, mean, invstd) = _read("batch_norm_elemt", x, (weight, bias, mean, invstd))  # type: ignore[assignment]
     with current(x.device):
-        out = channels.normalized(kernels, x, at, mean, invstd, weight, bias, 0, None)
-    assert out is not None
+        made = channels.normalized(kernels, x, at, mean, invstd, weight, bias, 0, None)
+        out: Tensor = _there("batch_norm_elemt", made)
     return out
 
 
@@ -120,9 +128,7 @@ def backward_reduce(
     x, at, kernels, (mean, invstd, weight) = _read(what, x, (mean, invstd, weight))  # type: ignore[assignment]
     grad = _alike(what, grad, x)
     with current(x.device):
-        found = channels.products(kernels, grad, x, at, mean, 0)
-        assert found is not None
-        sums, dots = (t.sum(0) for t in found)
+        sums, dots = (t.sum(0) for t in _there(what, channels.products(kernels, grad, x, at, mean, 0)))
         own = sums.dtype if weight is None else weight.dtype
         return (
             sums if of_input else None,
@@ -153,8 +159,8 @@ def backward_elemt(
             by = by * weight.to(kernels.wide)
         first, second = sum_dy.to(kernels.wide) * by, sum_dy_xmu.to(kernels.wide) * by * invstd
         made = channels.gradient(kernels, grad, x, at, mean, invstd, weight, first, second, 0, None)
-    assert made is not None
-    return made
+        out: Tensor = _there(what, made)
+    return out
 
 
 def _alike(what: str, grad: Tensor, x: Tensor) -> Tensor:
@@ -178,7 +184,8 @@ def update_stats(x: Tensor, running_mean: Tensor | None, running_var: Tensor | N
     running = None if running_mean is None or running_var is None else (running_mean, running_var)
     with current(x.device):
         found = channels.moments(kernels, x, at, 0.0, running, momentum)
-        assert found is not None
+        if found is None:
+            return NotImplemented
         mean, rstd = found
         return mean, torch.where(torch.isinf(rstd), 0.0, rstd.pow(-2))
 

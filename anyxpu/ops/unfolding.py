@@ -110,7 +110,9 @@ def unfold_backward(grad: Tensor, input_sizes: Sequence[int], dim: int, size: in
     Returns:
         Of ``input_sizes``; a slice of all windows is added at a time, and those of one slice lie apart.
     """
-    if not grad.is_floating_point() or not input_sizes or grad.numel() == 0 or step <= 0:
+    if not grad.is_floating_point() or not -len(input_sizes) <= dim < len(input_sizes):
+        return NotImplemented
+    if grad.numel() == 0 or step <= 0:
         return NotImplemented
     dim %= len(input_sizes)
     count = grad.shape[dim]

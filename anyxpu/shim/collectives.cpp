@@ -153,7 +153,8 @@ FuturePointer arriving(const WorkPointer& work, std::vector<Pair> pairs) {
 // A work of the host on the device's own memory; what it says of its results are the device's tensors.
 class OnDevice final : public Work {
  public:
-  OnDevice(WorkPointer work, std::vector<Pair> pairs) : work_(std::move(work)), pairs_(std::move(pairs)) {}
+  OnDevice(WorkPointer work, std::vector<Pair> pairs)
+      : Work(-1, work->retrieveOpType()), work_(std::move(work)), pairs_(std::move(pairs)) {}
   bool isCompleted() override { return work_->isCompleted(); }
   bool isSuccess() const override { return work_->isSuccess(); }
   std::exception_ptr exception() const override { return work_->exception(); }
