@@ -11,7 +11,7 @@ import functools
 import importlib.metadata
 import os
 from collections.abc import Callable
-from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint, c_void_p
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
@@ -21,6 +21,7 @@ import torch
 
 from anyxpu import build
 from anyxpu.errors import AnyxpuError
+from anyxpu.shim import lib
 
 SYCL_DRIVER = "sycl"
 MAX_DIMS = 12
@@ -192,14 +193,11 @@ _BLOCKING: dict[str, tuple[Any, ...]] = {
     },
 }
 
-# The call that runs a primitive. It takes the driver's queue and about how many operations that is before its own
-# arguments.
-_EXECUTE = "dnnl_sycl_interop_primitive_execute"
-_EXECUTE_ARGUMENTS = (_handle, _handle, c_int, c_void_p, c_void_p, c_void_p)
+# Calls of the shim alone.
+_MEMORIES = ("sycl_interop_memory_create", "memory_destroy")
 
 # Calls that take well under a microsecond: giving up the GIL would cost more than they do.
 _QUICK: dict[str, tuple[Any, ...]] = {
-    "dnnl_memory_destroy": (_handle,),
     "dnnl_memory_desc_create_with_strides": (_out, c_int, Dims, c_int, Dims),
     "dnnl_memory_desc_create_with_tag": (_out, c_int, Dims, c_int, c_int),
     "dnnl_memory_desc_clone": (_out, _handle),
@@ -221,11 +219,6 @@ _QUICK: dict[str, tuple[Any, ...]] = {
     "dnnl_post_ops_append_eltwise": (_handle, c_int, c_float, c_float),
     "dnnl_post_ops_append_sum": (_handle, c_float, c_int32, c_int),
     "dnnl_post_ops_append_binary": (_handle, c_int, _handle),
-}
-
-# One of them asks the driver whose memory it is.
-_QUICK_GUARDED: dict[str, tuple[Any, ...]] = {
-    "dnnl_sycl_interop_memory_create": (c_void_p, _handle, _handle, c_int, c_void_p),
 }
 
 # Calls whose answer is not a status.
@@ -317,18 +310,14 @@ def library_path() -> Path:
     raise AnyxpuError("oneDNN is not installed beside this Python. Install it: pip install onednn")
 
 
-Execute = Callable[..., int]
-"""``(queue, operations, primitive, stream, count, arguments, None, None)`` -> status."""
-
-
 class Library:
     """oneDNN's calls as attributes, without their ``dnnl_`` prefix; each returns its status.
 
     Attributes:
-        execute: runs a primitive on a stream over the very queue. It passes the queue's gate, so that a small kernel of
-            another thread does not run at the same time in the place of one that would wait for its turn.
-        execute_taken: runs one of a CPU on a stream over a queue beside (drivers/sycl/host_tasks.cpp); None where
-            oneDNN's host tasks cannot be had.
+        calls: what the shim runs primitives with (shim/primitives.h): on a stream over the very queue, past the queue's
+            gate, so that a small kernel of another thread does not run at the same time in the place of one that would
+            wait for its turn; or, on a CPU, on a stream over a queue beside (drivers/sycl/host_tasks.cpp).
+        takes_host_tasks: whether the latter can be had.
     """
 
     version: tuple[int, int, int]
@@ -341,16 +330,12 @@ class Library:
         self.exception.argtypes, self.exception.restype = (), c_char_p
         for name, argtypes in _BLOCKING.items():
             self._bind_guarded(ctypes.CFUNCTYPE, guard, quick, name, argtypes)
-        target = ctypes.cast(getattr(quick, _EXECUTE), c_void_p)
-        submit = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, *_EXECUTE_ARGUMENTS)(("anyxpu_sycl_submit_6", guard))
-        self.execute: Execute = lambda queue, _operations, *args: submit(queue, target, *args)
-        self.execute_taken: Execute | None = None
-        if not _verbose() and guard.anyxpu_sycl_take_host_tasks(c_void_p(quick._handle)):
-            prototype = ctypes.CFUNCTYPE(c_int, c_void_p, c_uint64, c_void_p, *_EXECUTE_ARGUMENTS)
-            take = prototype(("anyxpu_sycl_take_6", guard))
-            self.execute_taken = lambda queue, operations, *args: take(queue, operations, target, *args)
-        for name, argtypes in _QUICK_GUARDED.items():
-            self._bind_guarded(ctypes.PYFUNCTYPE, guard, quick, name, argtypes)
+        self.takes_host_tasks = not _verbose() and bool(guard.anyxpu_sycl_take_host_tasks(c_void_p(quick._handle)))
+        self.calls = lib().PrimitiveCalls(
+            *(_address(guard, "anyxpu_sycl_guarded_6"), *(_address(quick, f"dnnl_{name}") for name in _MEMORIES)),
+            *(_address(guard, name) for name in ("anyxpu_sycl_submit_6", "anyxpu_sycl_take_6")),
+            _address(quick, "dnnl_sycl_interop_primitive_execute"),
+        )
         for name, argtypes in _QUICK.items():
             self._bind(quick, name, c_int, argtypes)
         for name, (restype, argtypes) in _ANSWERS.items():
@@ -393,6 +378,10 @@ class Library:
 def _verbose() -> bool:
     """Whether oneDNN is asked for its own account: its times are those of its host tasks."""
     return any(os.environ.get(name, "0") not in ("0", "none") for name in ("ONEDNN_VERBOSE", "DNNL_VERBOSE"))
+
+
+def _address(library: ctypes.CDLL, name: str) -> int:
+    return ctypes.cast(getattr(library, name), c_void_p).value or 0
 
 
 @cache

@@ -42,12 +42,12 @@ class Stream(NamedTuple):
     Attributes:
         handle: the dnnl_stream_t.
         queue: the driver's ax_queue.
-        execute: runs a primitive there.
+        taken: whether the former is over a queue beside the latter, which gets its host tasks.
     """
 
     handle: int
     queue: int
-    execute: capi.Execute
+    taken: bool
 
 
 class _Interop:
@@ -107,9 +107,7 @@ def stream(device: int) -> Stream:
     queue = lib().current_raw_stream(device)
     beside = _streams_beside.get(device)
     if beside is not None:
-        taken = capi.library().execute_taken
-        assert taken is not None
-        return Stream(beside, queue, taken)
+        return Stream(beside, queue, True)
     key = (device, _interop().identity(queue))
     found = _streams.get(key)
     if found is None:
@@ -118,7 +116,7 @@ def stream(device: int) -> Stream:
                 # oneDNN copies the queue, which keeps it (and so its identity) alive as long as this entry.
                 _streams[key] = _make_stream(_engines[device], queue)
             found = _streams[key]
-    return Stream(found, queue, capi.library().execute)
+    return Stream(found, queue, False)
 
 
 def _make_stream(engine: Engine, queue: int) -> int:
@@ -129,7 +127,7 @@ def _make_stream(engine: Engine, queue: int) -> int:
 def _put_beside(engine: Engine) -> None:
     """Have a CPU device's primitives taken, where they can be."""
     is_cpu = torch.xpu.get_device_properties(engine.device).type == "cpu"
-    if not is_cpu or capi.library().execute_taken is None:
+    if not is_cpu or not capi.library().takes_host_tasks:
         return
     queue = _interop().beside(lib().current_raw_stream(engine.device))
     if queue is not None:

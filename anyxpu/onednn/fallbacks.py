@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from anyxpu.onednn import capi
+from anyxpu.shim import lib
 
 HOST, FLOAT32, COMPOSED = "host", "float32", "composed"
 """CPU torch; a float32 primitive with conversions around it; a primitive and operators after it."""
@@ -42,25 +43,29 @@ class Fallback:
 
 _OTHERS = Fallback("others", "", f"more than {MOST} different ones")
 _lock = threading.Lock()
-_counts: Counter[Fallback] = Counter()
+_counts: dict[Fallback, Any] = {}  # the shim's Tally of each
 
 
 def count(fallback: Fallback) -> None:
     """One more call of this kind."""
     with _lock:
-        _counts[fallback if fallback in _counts or len(_counts) < MOST else _OTHERS] += 1
+        named = fallback if fallback in _counts or len(_counts) < MOST else _OTHERS
+        tally = _counts.get(named) or _counts.setdefault(named, lib().Tally())
+    tally.add()
 
 
 def seen() -> dict[Fallback, int]:
     """Every fallback that was taken, and how often; the most frequent first."""
     with _lock:
-        return dict(_counts.most_common())
+        counts = {fallback: int(tally) for fallback, tally in _counts.items() if int(tally)}
+    return dict(Counter(counts).most_common())
 
 
 def reset() -> None:
     """Forget them."""
     with _lock:
-        _counts.clear()
+        for tally in _counts.values():  # which calls that run without Python go on counting in
+            tally.reset()
 
 
 def named(primitive: str, operands: str, device: torch.device, error: capi.Unavailable, instead: str) -> Fallback:

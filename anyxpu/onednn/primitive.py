@@ -205,12 +205,9 @@ class Executable:
     """
 
     __slots__ = (
-        "_array",
-        "_descriptors",
-        "_engine",
         "_handle",
         "_layouts",
-        "_template",
+        "_primitive",
         "implementation",
         "operations",
         "scratch_bytes",
@@ -226,28 +223,20 @@ class Executable:
     ) -> None:
         self.what = description.what
         self.implementation = description.implementation()
-        self._engine = engine.handle
         self._layouts = {arg: description.operand(arg) for arg in operands}
         scratchpad = description.scratchpad()
         self.scratch_bytes = scratchpad.nbytes
-        self._descriptors = [self._layouts[arg].handle for arg in operands]
         # Of a product or convolution, each of whose sizes is one of two operands: three operands' sizes, multiplied,
         # are the square of its multiplications. Only the order of magnitude matters.
         largest = sorted(float(layout.nbytes) for layout in self._layouts.values())[-3:]
         self.operations = max(1, int(math.sqrt(math.prod(largest))))
-        args = [int(arg) for arg in operands]
-        for arg, layout in factors.items():
-            self._layouts[arg] = layout
-            self._descriptors.append(layout.handle)
-            args.append(int(arg))
+        self._layouts.update(factors)
         if self.scratch_bytes:
             self._layouts[Arg.SCRATCHPAD] = scratchpad
-            self._descriptors.append(scratchpad.handle)
-            args.append(int(Arg.SCRATCHPAD))
-        # An array of dnnl_exec_arg_t, {int, pointer} in 16 bytes, with the pointers left to fill in.
-        self._array = ctypes.c_uint64 * (2 * len(args))
-        self._template = bytes(self._array(*(word for arg in args for word in (arg, 0))))
         self._handle = capi.create("primitive_create", description.handle, what=self.what)
+        taken = [(int(arg), layout.handle) for arg, layout in self._layouts.items()]
+        args = (self._handle, engine.handle, taken, self.operations, self.what)
+        self._primitive = lib().Primitive(capi.library().calls, *args)
 
     @property
     def is_reference(self) -> bool:
@@ -268,25 +257,8 @@ class Executable:
         Raises:
             OneDnnError: oneDNN refused it.
         """
-        library = capi.library()
-        create, destroy = library.sycl_interop_memory_create, library.memory_destroy
-        arguments = self._array.from_buffer_copy(self._template)
-        slot = ctypes.addressof(arguments) + 8
-        engine, made = self._engine, 0
-        try:
-            for layout, address in zip(self._descriptors, addresses, strict=True):
-                status = create(slot, layout, engine, capi.USM, address)
-                if status:
-                    raise capi.error("sycl_interop_memory_create", status, self.what)
-                slot += 16
-                made += 1
-            handle, queue, execute = stream
-            status = execute(queue, self.operations, self._handle, handle, made, arguments, None, None)
-            if status:
-                raise capi.error("sycl_interop_primitive_execute", status, self.what)
-        finally:
-            for i in range(1, 2 * made, 2):
-                destroy(arguments[i])
+        lib().keep_recorded(self)
+        self._primitive.run(*stream, addresses)
 
     def __del__(self) -> None:
         if capi is not None and hasattr(self, "_handle"):

@@ -19,6 +19,7 @@ from torch import Tensor
 from anyxpu.onednn.matmul import SIXTEEN_BITS
 from anyxpu.ops import flash
 from anyxpu.ops.attention_products import FEW
+from anyxpu.shim import lib
 
 _BACKENDS = torch._C._SDPBackend
 _NAME = "scaled_dot_product_attention"
@@ -180,8 +181,7 @@ def register() -> None:
     if _registered:
         return
     library = torch.library.Library("aten", "IMPL")
-    for key in ("XPU", "AutogradXPU"):
-        library.impl(_NAME, attention, key)
+    lib().serve_python("aten", _NAME, attention, composition=True)
     _registered.append(library)
     _serve_batches(library)
     operator = torch.ops.aten.scaled_dot_product_attention.default

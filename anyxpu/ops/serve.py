@@ -43,7 +43,7 @@ _BY_CLASS = {
     )
 }
 
-_registered: dict[str, torch.library.Library] = {}
+_registered: dict[str, torch.library.Library | None] = {}
 
 
 def register(
@@ -63,9 +63,14 @@ def register(
     called = f"{namespace} {way} {key}"
     if called in _registered:
         return
-    _registered[called] = library = torch.library.Library(namespace, "IMPL", key)
+    # The shim repeats calls of dense tensors without Python (shim/replay.cpp).
+    library = _registered[called] = None if key == "XPU" else torch.library.Library(namespace, "IMPL", key)
     for name, function in table.items():
-        library.impl(name, _served(name, function, way, decline or to_host, namespace))
+        served = _served(name, function, way, decline or to_host, namespace)
+        if library is None:
+            lib().serve_python(namespace, name, served)
+        else:
+            library.impl(name, served)
 
 
 def _served(name: str, path: str, way: str, decline: Decline, namespace: str) -> Kernel:

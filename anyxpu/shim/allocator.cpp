@@ -10,6 +10,7 @@
 
 #include "shim/caching_allocator.h"
 #include "shim/kept_copies.h"
+#include "shim/recording.h"
 #include "shim/runtime.h"
 
 namespace anyxpu {
@@ -75,6 +76,7 @@ class Caching final : public CachingAllocator {
     }
     used_.store(true, std::memory_order_relaxed);
     live_.add(block);
+    if (C10_UNLIKELY(the_recording != nullptr)) the_recording->allocated(block->address, bytes, queue);
     report(*block, static_cast<int64_t>(block->bytes), its);
     if (auto* tracer = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(tracer != nullptr)) {
       (*tracer)->trace_gpu_memory_allocation(c10::DeviceType::XPU, reinterpret_cast<uintptr_t>(block->address));
@@ -90,6 +92,7 @@ class Caching final : public CachingAllocator {
       (*tracer)->trace_gpu_memory_deallocation(c10::DeviceType::XPU, reinterpret_cast<uintptr_t>(pointer));
     }
     note_written(pointer);
+    if (C10_UNLIKELY(the_recording != nullptr)) the_recording->released(pointer);
     DeviceCache& its = cache(block->device);
     report(*block, -static_cast<int64_t>(block->bytes), its);
     its.free(block);
@@ -101,6 +104,7 @@ class Caching final : public CachingAllocator {
   }
 
   void record_stream(const void* pointer, c10::Stream stream) override {
+    spoil_recording("memory that another stream uses");
     Block* block = live_.find(pointer);
     if (block) cache(block->device).record_use(block, {queue(stream), stream.device_index()});
   }

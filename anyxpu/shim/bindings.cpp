@@ -8,6 +8,8 @@
 
 #include "shim/accelerator.h"
 #include "shim/kept_copies.h"
+#include "shim/program.h"
+#include "shim/recording.h"
 #include "shim/runtime.h"
 #include "shim/waiting.h"
 
@@ -176,12 +178,16 @@ void bind_streams(py::module_& m) {
       [](int64_t device, uint64_t operations) { note_work(current_queue(index(device)), index(device), operations); },
       "Say how many operations another than the launcher has put into the device's current stream.");
   m.def(
-      "note_written", [](uintptr_t address) { note_written(reinterpret_cast<const void*>(address)); },
+      "note_written",
+      [](uintptr_t address) {
+        note_written(reinterpret_cast<const void*>(address));
+        if (the_recording != nullptr) the_recording->noted_written(reinterpret_cast<const void*>(address));
+      },
       py::arg("address"), "Say that another than the launcher is about to write into the block of memory around it.");
   m.def(
       "find_copy",
       [](const at::Tensor& tensor, uint64_t form) {
-        const KeptCopy found = find_copy(tensor, form, current_queue(tensor.device().index()));
+        const KeptCopy found = ask_for_copy(tensor, form, current_queue(tensor.device().index()));
         std::optional<at::Tensor> copy;
         if (found.copy) {
           copy = at::detail::make_tensor<c10::TensorImpl>(
@@ -257,5 +263,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   anyxpu::bind_distributed(m);
   anyxpu::bind_finishing(m);
   anyxpu::bind_sharing(m);
+  anyxpu::bind_primitives(m);
+  anyxpu::bind_replay(m);
   anyxpu::bind_inductor(m);
 }

@@ -17,6 +17,8 @@ void bind_ops(pybind11::module_& m);          // structural operators, host fall
 void bind_distributed(pybind11::module_& m);  // the backend xccl
 void bind_finishing(pybind11::module_& m);    // the end of the process
 void bind_sharing(pybind11::module_& m);      // storages in memory that processes share
+void bind_primitives(pybind11::module_& m);   // what oneDNN runs
+void bind_replay(pybind11::module_& m);       // operators written in Python
 void bind_inductor(pybind11::module_& m);     // what Inductor's generated wrappers call
 
 }  // namespace anyxpu

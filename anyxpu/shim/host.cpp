@@ -25,6 +25,7 @@
 #include "shim/host_temporaries.h"
 #include "shim/notice.h"
 #include "shim/ops.h"
+#include "shim/recording.h"
 
 namespace anyxpu {
 namespace {
@@ -631,6 +632,7 @@ void serve_by_host(const c10::OperatorHandle& op, Stack* stack) {
 }  // namespace
 
 void host_or_kernel(const c10::OperatorHandle& op, Stack* stack, void (*by_host)(const c10::OperatorHandle&, Stack*)) {
+  if (C10_UNLIKELY(the_recording != nullptr)) the_recording->spoil_for_now("an operator of the host");
   const size_t count = op.schema().arguments().size();
   const Stack given(stack->end() - static_cast<ptrdiff_t>(count), stack->end());
   const size_t below = stack->size() - count;

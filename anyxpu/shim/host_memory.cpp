@@ -12,6 +12,7 @@
 #include "shim/assertions.h"
 #include "shim/host_temporaries.h"
 #include "shim/kept_copies.h"
+#include "shim/recording.h"
 
 namespace anyxpu {
 namespace {
@@ -54,6 +55,7 @@ HostMemory::~HostMemory() {
 }
 
 void HostMemory::use(const Tensor& tensor, bool written) {
+  spoil_recording("an operator of the host");
   TORCH_INTERNAL_ASSERT(tensor.has_storage());
   auto& region = regions_[tensor.storage().unsafeGetStorageImpl()];
   region.device = tensor.storage();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "shim/caching_allocator.h"
+#include "shim/recording.h"
 #include "shim/runtime.h"
 
 namespace anyxpu {
@@ -72,17 +73,31 @@ ax_status launch(ax_queue* queue, ax_kernel* kernel, const uint32_t groups[3], c
     for (uint32_t i = 0; i < arg_count; ++i)
       if (args[i].kind == AX_ARG_POINTER) note_written(*static_cast<void* const*>(args[i].value));
   }
+  if (C10_UNLIKELY(the_recording != nullptr))
+    the_recording->launched(queue, kernel, groups, local, args, arg_count, operations, nullptr);
   return real->launch(queue, kernel, groups, local, args, arg_count, operations);
 }
 
 ax_status copy(ax_queue* queue, void* dst, const void* src, uint64_t bytes) {
   note_written(dst);
+  if (C10_UNLIKELY(the_recording != nullptr)) the_recording->copied(queue, dst, src, bytes);
   return real->copy(queue, dst, src, bytes);
 }
 
 ax_status fill(ax_queue* queue, void* dst, const void* pattern, uint32_t pattern_bytes, uint64_t count) {
   note_written(dst);
+  if (C10_UNLIKELY(the_recording != nullptr)) the_recording->filled(queue, dst, pattern, pattern_bytes, count);
   return real->fill(queue, dst, pattern, pattern_bytes, count);
+}
+
+ax_status host_call(ax_queue* queue, void (*fn)(void*), void* data) {
+  spoil_recording("the host's own work in a stream");
+  return real->host_call(queue, fn, data);
+}
+
+ax_status queue_synchronize(ax_queue* queue) {
+  spoil_recording("a wait for the device");
+  return real->queue_synchronize(queue);
 }
 
 }  // namespace
@@ -115,6 +130,7 @@ KeptCopy find_copy(const at::Tensor& tensor, uint64_t form, ax_queue* queue) {
 }
 
 void keep_copy(const at::Tensor& tensor, uint64_t form, ax_queue* queue, uint64_t token, const at::Tensor& copy) {
+  spoil_recording("a copy that is made once and kept");
   c10::Storage former;  // freed after the lock, as a free asks for it
   Watch& all = watch();
   const std::unique_lock lock(all.mutex);
@@ -151,6 +167,8 @@ const ax_driver* noting_writes(const ax_driver* driver) {
   table->launch = &launch;
   table->copy = &copy;
   table->fill = &fill;
+  table->host_call = &host_call;
+  table->queue_synchronize = &queue_synchronize;
   return table;
 }
 
@@ -158,10 +176,13 @@ ax_status launch_writing(const void* written, ax_queue* queue, ax_kernel* kernel
                          const uint32_t local[3], const ax_arg* args, uint32_t arg_count, uint64_t operations) {
   driver();
   note_written(written);
+  if (C10_UNLIKELY(the_recording != nullptr))
+    the_recording->launched(queue, kernel, groups, local, args, arg_count, operations, &written);
   return real->launch(queue, kernel, groups, local, args, arg_count, operations);
 }
 
 bool drop_copies() {
+  spoil_recording("copies of weights were given up");
   std::map<uintptr_t, Watched> freed;
   Watch& all = watch();
   const std::unique_lock lock(all.mutex);

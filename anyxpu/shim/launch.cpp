@@ -23,6 +23,7 @@
 #include "shim/assertions.h"
 #include "shim/bindings.h"
 #include "shim/kept_copies.h"
+#include "shim/recording.h"
 #include "shim/runtime.h"
 #include "shim/waiting.h"
 
@@ -414,6 +415,7 @@ PyObject* call(Launcher* self, PyObject* const* args, Py_ssize_t count) {
     return nullptr;
   }
 
+  if (C10_UNLIKELY(the_recording != nullptr)) the_recording->keep(self->kernel_object);
   if (C10_UNLIKELY(plan.cooperative)) check_concurrent(*self->kernel, groups);
   if (C10_UNLIKELY(plan.makes_addresses)) drop_copies();
 

@@ -26,9 +26,20 @@ namespace anyxpu {
 enum class Way : uint8_t { structural, library, compiled, host };
 inline constexpr std::array<const char*, 4> kWayNames = {"structural", "library", "compiled", "host"};
 
+class OpCounter;
+class Recording;
+// The calling thread's (recording.h); null mostly.
+extern constinit thread_local Recording* the_recording;
+void note_counted(OpCounter& counter, Way way);
+
 class OpCounter {
  public:
-  void add(Way way) noexcept { counts_[static_cast<size_t>(way)].fetch_add(1, std::memory_order_relaxed); }
+  void add(Way way) {
+    if (C10_UNLIKELY(the_recording != nullptr)) note_counted(*this, way);
+    again(way);
+  }
+  // Of a call that was recorded.
+  void again(Way way) noexcept { counts_[static_cast<size_t>(way)].fetch_add(1, std::memory_order_relaxed); }
   int64_t get(Way way) const noexcept { return counts_[static_cast<size_t>(way)].load(std::memory_order_relaxed); }
   void reset() noexcept {
     for (auto& count : counts_) count.store(0, std::memory_order_relaxed);

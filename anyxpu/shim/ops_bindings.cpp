@@ -34,7 +34,7 @@ Way way_named(const std::string& name) {
 class Counted {
  public:
   Counted(const std::string& name, const std::string& way) : counter_(op_counter(name)), way_(way_named(way)) {}
-  void operator()() const noexcept { counter_.add(way_); }
+  void operator()() const { counter_.add(way_); }
 
  private:
   OpCounter& counter_;

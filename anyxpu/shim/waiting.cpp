@@ -20,6 +20,7 @@
 
 #include "shim/event_pool.h"
 #include "shim/gil.h"
+#include "shim/recording.h"
 
 namespace anyxpu {
 namespace {
@@ -273,6 +274,7 @@ void keep_depth(QueueRecord& record, c10::DeviceIndex device) {
 }  // namespace
 
 void wait_for_queue(ax_queue* queue, c10::DeviceIndex device, const char* what, Storages touched) {
+  spoil_recording("a wait for the device");
   QueueRecord& record = record_of(queue);
   const void* launcher = record.by.load(std::memory_order_relaxed);
   std::shared_ptr<PooledEvent> mark;
@@ -293,6 +295,7 @@ void wait_for_queue(ax_queue* queue, c10::DeviceIndex device, const char* what, 
 }
 
 void wait_for_event(ax_event* event, const char* what) {
+  spoil_recording("a wait for the device");
   std::vector<Help> helps;
   for (const auto& head : records())
     for (auto* record = head.load(std::memory_order_acquire); record != nullptr; record = record->next)
@@ -314,6 +317,7 @@ void note_work(ax_queue* queue, c10::DeviceIndex device, uint64_t operations) {
 }
 
 void note_dependence(ax_queue* queue) {
+  spoil_recording("a wait for another stream");
   if (anything_long()) add_operations(record_of(queue), 0);
 }
 
