@@ -62,6 +62,7 @@ TABLE: Mapping[str, Check] = {
     "ANYXPU_NULL_MEMORY": _anything,
     "ANYXPU_OCLOC": _there,
     "ANYXPU_OCLOC_TIMEOUT": _seconds,
+    "ANYXPU_REPLAY": _switch,
     "ANYXPU_SIMULATE": _one_of(*ocloc.TARGETS),
     "ANYXPU_SIMULATE_FAULTS": _anything,
     "ANYXPU_SIMULATE_LOG": _anything,

@@ -6,6 +6,7 @@ every day, all with ``./run test --full``.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import threading
@@ -84,7 +85,11 @@ def test_results_are_pythons(call: Callable[..., Any], shapes: list[tuple[int, .
 
 def test_gradients_are_pythons() -> None:
     layer = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 4, 3), torch.nn.GroupNorm(2, 4), torch.nn.MaxPool2d(2), torch.nn.Flatten(), torch.nn.Linear(36, 5)
+        torch.nn.Conv2d(3, 4, 3),
+        torch.nn.GroupNorm(2, 4),
+        torch.nn.MaxPool2d(2),
+        torch.nn.Flatten(),
+        torch.nn.Linear(36, 5),
     ).xpu()
 
     def step(x: torch.Tensor) -> list[torch.Tensor]:
@@ -160,14 +165,19 @@ def test_the_current_stream_is_the_calls_own() -> None:
 def test_random_numbers_are_new_each_time() -> None:
     x = torch.ones(500, device="xpu")
     made = [F.dropout(x, 0.5, True) for _ in range(8)]
-    assert all(not torch.equal(a, b) for a, b in zip(made, made[1:]))
+    assert all(not torch.equal(a, b) for a, b in itertools.pairwise(made))
     q = torch.randn(1, 2, 40, 16, device="xpu")
     made = [F.scaled_dot_product_attention(q, q, q, dropout_p=0.5) for _ in range(8)]
-    assert all(not torch.equal(a, b) for a, b in zip(made, made[1:]))
-    torch.manual_seed(3)
-    first = F.dropout(x, 0.5, True)
-    torch.manual_seed(3)
-    assert torch.equal(first, F.dropout(x, 0.5, True))
+    assert all(not torch.equal(a, b) for a, b in itertools.pairwise(made))
+    before = lib().replay_runs()
+    for seed in (3, 4, 3, 5):
+        made = []
+        for repeat in (False, True):  # the generator goes on as it does in Python
+            lib().set_replay(repeat)
+            torch.manual_seed(seed)
+            made.append([F.dropout(x, 0.5, True), torch.rand(9, device="xpu"), torch.randn(9, device="xpu")])
+        assert all(map(torch.equal, *made))
+    assert lib().replay_runs() - before >= 4
 
 
 def test_weights_that_were_packed_are_packed_again_when_they_change() -> None:
@@ -212,11 +222,11 @@ def test_errors_come_as_often_as_calls() -> None:
     a = torch.randn(4, 5, device="xpu")
     for _ in range(6):
         torch.mm(a, a.t())
-        with pytest.raises(RuntimeError, match="shapes cannot be multiplied|do not fit"):
+        with pytest.raises(RuntimeError, match=r"shapes cannot be multiplied|do not fit"):
             torch.mm(a, a)
     index = torch.tensor([0, 9], device="xpu")
     for _ in range(6):
-        with pytest.raises(Exception, match="index|out of range|out of bounds"):
+        with pytest.raises(Exception, match=r"index|out of range|out of bounds"):
             torch.take_along_dim(torch.randn(3, device="xpu"), index).cpu()
 
 
@@ -334,7 +344,9 @@ def outcome(op: Any, sample: Any, turn: int) -> Any:
 
 
 @pytest.mark.rotates(12)
-@pytest.mark.parametrize("op", CASES, ids=lambda op: f"{op.name}{'.' if op.variant_test_name else ''}{op.variant_test_name}")
+@pytest.mark.parametrize(
+    "op", CASES, ids=lambda op: f"{op.name}{'.' if op.variant_test_name else ''}{op.variant_test_name}"
+)
 def test_operators_of_the_database(op: Any) -> None:
     for index, sample in enumerate(op.sample_inputs("cpu", torch.float32, requires_grad=op.supports_autograd)):
         if index == 6:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,6 +36,7 @@ if TYPE_CHECKING:  # not for the sake of one name: it loads what `import torch` 
 def register() -> None:
     """Give torch the operators. Called once by the install; starts no driver and compiles nothing."""
     lib().set_kernel_provider(kernels.provide)
+    lib().set_replay(os.environ.get("ANYXPU_REPLAY") != "0")
     attention.register()
     nested_attention.register()
     recurrent.register()

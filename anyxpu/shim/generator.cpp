@@ -9,7 +9,6 @@
 #include <mutex>
 #include <optional>
 
-#include "shim/recording.h"
 #include "shim/runtime.h"
 
 namespace anyxpu {
@@ -103,7 +102,6 @@ at::Generator new_generator(c10::DeviceIndex device) {
 
 std::pair<uint64_t, uint64_t> philox_state(const std::optional<at::Generator>& generator, uint64_t increment,
                                            c10::DeviceIndex device) {
-  spoil_recording("random numbers");
   at::Generator chosen = generator && generator->defined() ? *generator : default_generator(device);
   auto* impl = at::check_generator<XPUGeneratorImpl>(chosen);
   std::lock_guard<std::mutex> lock(impl->mutex_);

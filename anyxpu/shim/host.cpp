@@ -254,6 +254,7 @@ uint64_t splitmix(uint64_t& state) {  // Steele, Lea and Flood, "Fast splittable
 // A CPU engine that depends on the device generator's seed and on how much was drawn from it before: successive
 // operators differ, and torch.manual_seed makes them come again.
 at::mt19937 engine_from(const std::optional<at::Generator>& generator, c10::DeviceIndex device) {
+  spoil_recording("random numbers");
   const auto [seed, offset] = philox_state(generator, 4, device);
   uint64_t state = seed;
   state = splitmix(state) ^ offset;

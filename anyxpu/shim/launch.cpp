@@ -267,6 +267,23 @@ Parameter parameter_of(const std::string& type) {
                    "fp32 and fp64");
 }
 
+// A seed or an offset that is another in every call: an int of Python's with a mark.
+PyTypeObject* drawn_type() {
+  static auto* type = [] {
+    const py::object made =
+        py::module_::import("builtins").attr("type")("Drawn", py::make_tuple(py::type::of(py::int_(0))), py::dict());
+    return reinterpret_cast<PyTypeObject*>(py::object(made).release().ptr());
+  }();
+  return type;
+}
+
+void note_drawn(PyObject* object, size_t index) {
+  if (Py_TYPE(object) != drawn_type()) return;
+  const py::handle number(object);
+  const auto part = number.attr("part").cast<bool>() ? Drawn::offset : Drawn::seed;
+  the_recording->takes_drawn(static_cast<uint32_t>(index), {part, number.attr("draw").cast<uint32_t>()});
+}
+
 // --- the launcher ---------------------------------------------------------------------------------------------------
 // A loop's count of rounds: ceil(argument / step).
 struct Rounds {
@@ -425,7 +442,10 @@ PyObject* call(Launcher* self, PyObject* const* args, Py_ssize_t count) {
   for (size_t i = 0; i < plan.parameters.size(); ++i) {
     const Parameter& parameter = plan.parameters[i];
     if (parameter.convert == nullptr) continue;
-    if (!parameter.convert(args[first + static_cast<Py_ssize_t>(i)], &slots[i], static_cast<int>(i))) return nullptr;
+    PyObject* const given = args[first + static_cast<Py_ssize_t>(i)];
+    if (!parameter.convert(given, &slots[i], static_cast<int>(i))) return nullptr;
+    if (C10_UNLIKELY(the_recording != nullptr) && parameter.bytes == sizeof(uint64_t) && parameter.kind == AX_ARG_VALUE)
+      note_drawn(given, out.size());
     out.push_back({&slots[i], parameter.bytes, static_cast<uint32_t>(parameter.kind)});
   }
   if (plan.assertions >= 0) {
@@ -582,6 +602,17 @@ PyObject* make_launcher_type() {
 }
 
 }  // namespace
+
+py::tuple drawn_numbers(uint32_t draw, uint64_t seed, uint64_t offset) {
+  const py::handle type(reinterpret_cast<PyObject*>(drawn_type()));
+  const auto number = [&](uint64_t value, bool is_offset) {
+    py::object made = type(value);
+    made.attr("part") = is_offset;
+    made.attr("draw") = draw;
+    return made;
+  };
+  return py::make_tuple(number(seed, false), number(offset, true));
+}
 
 void bind_launch(py::module_& m) {
   py::class_<Module, std::shared_ptr<Module>>(m, "Module", "Code loaded for one device.")

@@ -5,6 +5,7 @@
 #include "shim/host_call.h"
 #include "shim/notice.h"
 #include "shim/ops.h"
+#include "shim/recording.h"
 
 namespace anyxpu {
 namespace {
@@ -41,6 +42,18 @@ class Counted {
   Way way_;
 };
 
+// While a call is recorded, its seed and offset are numbers that know what they are: a launch that takes them as they
+// come takes others when the call is repeated.
+py::object drawn_state(const std::optional<at::Generator>& generator, uint64_t increment, c10::DeviceIndex device) {
+  const auto [seed, offset] = philox_state(generator, increment, device);
+  if (the_recording == nullptr) return py::make_tuple(seed, offset);
+  if (generator && generator->defined()) {
+    the_recording->spoil("a generator of the caller's");
+    return py::make_tuple(seed, offset);
+  }
+  return drawn_numbers(the_recording->drew(increment), seed, offset);
+}
+
 std::vector<std::string> structural_names() {
   std::vector<std::string> names;
   for (const auto& entry : structural_operators()) names.push_back(entry.first);
@@ -61,7 +74,7 @@ void bind_ops(py::module_& m) {
       .def(py::init<const std::string&, const std::string&>(), py::arg("name"), py::arg("way"))
       .def("__call__", &Counted::operator());
   m.def(
-      "philox_state", &philox_state, py::arg("generator"), py::arg("increment"), py::arg("device"),
+      "philox_state", &drawn_state, py::arg("generator"), py::arg("increment"), py::arg("device"),
       "Reserve `increment` philox outputs a work-item of a generator (None: the device's own); (seed, offset) to use.");
   m.def("stubbed_composites", &stubbed_composites, "Composites of torch, without namespace, that the host serves.");
   m.def("structural_operators", &structural_names, "The operators that the shim serves without arithmetic.");

@@ -85,21 +85,13 @@ std::vector<Grown> grown_of(Recording& recording, at::ArrayRef<Before> before, a
 }
 
 // --- running one --------------------------------------------------------------------------------------------------
-struct Answer {
-  const void* address;
-  uint64_t form;
-  ax_queue* queue;
-  KeptCopy copy;
-};
-using Answers = std::vector<Answer>;
-thread_local Answers answered;  // of the call that is being served
+thread_local Answers* of_this_call = nullptr;
 
 const KeptCopy& answer_to(const Asked& question, at::ArrayRef<const Tensor*> inputs, ax_queue* queue) {
+  TORCH_INTERNAL_ASSERT(of_this_call != nullptr);
   const Tensor& tensor = *inputs[question.input];
-  for (const Answer& each : answered)
-    if (each.address == tensor.const_data_ptr() && each.form == question.form && each.queue == queue) return each.copy;
-  answered.push_back({tensor.const_data_ptr(), question.form, queue, find_copy(tensor, question.form, queue)});
-  return answered.back().copy;
+  if (const KeptCopy* known = of_this_call->find(tensor, question.form, queue)) return *known;
+  return of_this_call->add(tensor, question.form, queue, find_copy(tensor, question.form, queue));
 }
 
 class Run {
@@ -107,6 +99,7 @@ class Run {
   Run(const Program& program, at::ArrayRef<const Tensor*> inputs, c10::DeviceIndex device, ax_queue* queue)
       : program_(program), inputs_(inputs), device_(device), queue_(queue) {
     memory_.resize(program.memories);
+    drawn_.resize(program.draws);
     for (const Asked& question : program.questions) kept_.push_back(answer_to(question, inputs, queue).copy);
   }
 
@@ -135,6 +128,9 @@ class Run {
           break;
         case Step::written:
           note_written(address(step.to));
+          break;
+        case Step::draw:
+          drawn_[step.index] = philox_state(std::nullopt, step.amount, device_);
           break;
       }
     }
@@ -194,6 +190,9 @@ class Run {
       if (taken.kind == AX_ARG_POINTER) {
         pointers[i] = address(taken.place);
         value = &pointers[i];
+      } else if (taken.drawn) {
+        const auto& [seed, offset] = drawn_[taken.drawn->index];
+        value = taken.drawn->part == Drawn::seed ? &seed : &offset;
       }
       args[i] = {taken.kind == AX_ARG_LOCAL ? nullptr : value, taken.size, static_cast<uint32_t>(taken.kind)};
     }
@@ -238,6 +237,7 @@ class Run {
   ax_queue* const queue_;
   c10::SmallVector<c10::DataPtr, 8> memory_;
   c10::SmallVector<c10::Storage, 2> kept_;
+  c10::SmallVector<std::pair<uint64_t, uint64_t>, 2> drawn_;
 };
 
 }  // namespace
@@ -262,6 +262,7 @@ std::shared_ptr<Program> program_of(Recording& recording, at::ArrayRef<Before> b
       recording.spoil("memory that outlives the call");
   for (const Step& step : recording.steps)
     if (step.kind == Step::primitive && !step.taken) made->queue = queue;
+  if (!recording.all_drawn_taken()) recording.spoil("random numbers");
   if (recording.spoilt() != nullptr) return nullptr;
   made->steps = std::move(recording.steps);
   made->tallies = std::move(recording.tallies);
@@ -269,6 +270,7 @@ std::shared_ptr<Program> program_of(Recording& recording, at::ArrayRef<Before> b
   made->questions = std::move(recording.questions);
   made->objects = std::move(recording.objects);
   made->memories = recording.memories;
+  made->draws = recording.draws;
   return made;
 }
 
@@ -288,19 +290,24 @@ void run(const Program& program, at::ArrayRef<const Tensor*> inputs, c10::Device
   run.results(stack);
 }
 
-void forget_answers() { answered.clear(); }
+Answers::Answers() : outer_(std::exchange(of_this_call, this)) {}
+
+Answers::~Answers() { of_this_call = outer_; }
+
+const KeptCopy* Answers::find(const Tensor& tensor, uint64_t form, ax_queue* queue) const {
+  for (const Answer& each : all_)
+    if (each.address == tensor.const_data_ptr() && each.form == form && each.queue == queue) return &each.copy;
+  return outer_ == nullptr ? nullptr : outer_->find(tensor, form, queue);
+}
+
+const KeptCopy& Answers::add(const Tensor& tensor, uint64_t form, ax_queue* queue, KeptCopy answer) {
+  all_.push_back({tensor.const_data_ptr(), form, queue, std::move(answer)});
+  return all_.back().copy;
+}
 
 KeptCopy ask_for_copy(const at::Tensor& tensor, uint64_t form, ax_queue* queue) {
-  KeptCopy found;
-  const auto known = std::find_if(answered.begin(), answered.end(), [&](const Answer& each) {
-    return each.address == tensor.const_data_ptr() && each.form == form && each.queue == queue;
-  });
-  if (known == answered.end()) {
-    found = find_copy(tensor, form, queue);
-  } else {
-    found = std::move(known->copy);
-    answered.erase(known);
-  }
+  const KeptCopy* known = of_this_call == nullptr ? nullptr : of_this_call->find(tensor, form, queue);
+  KeptCopy found = known == nullptr ? find_copy(tensor, form, queue) : *known;
   if (the_recording != nullptr) the_recording->asked(tensor, form, queue, found);
   return found;
 }

@@ -57,7 +57,7 @@ struct Program {
   std::vector<Grown> grown;
   std::vector<std::shared_ptr<Tally>> tallies;
   std::vector<std::pair<OpCounter*, Way>> counts;
-  uint32_t memories = 0;
+  uint32_t memories = 0, draws = 0;
   ax_queue* queue = nullptr;              // the only one that it can run on, where it is bound to one
   std::vector<pybind11::object> objects;  // what the steps' kernels and primitives belong to
 
@@ -105,8 +105,28 @@ bool fits(const Program& program, at::ArrayRef<const at::Tensor*> inputs, ax_que
 void run(const Program& program, at::ArrayRef<const at::Tensor*> inputs, c10::DeviceIndex device, ax_queue* queue,
          torch::jit::Stack* stack);
 
-// A call begins: what was asked for another is forgotten.
-void forget_answers();
+// What a call has asked for copies, and those around it: of the calling thread's innermost one, from here to its end.
+class Answers {
+ public:
+  Answers();
+  ~Answers();
+  Answers(const Answers&) = delete;
+  Answers& operator=(const Answers&) = delete;
+
+  const KeptCopy* find(const at::Tensor& tensor, uint64_t form, ax_queue* queue) const;
+  const KeptCopy& add(const at::Tensor& tensor, uint64_t form, ax_queue* queue, KeptCopy answer);
+
+ private:
+  struct Answer {
+    const void* address;
+    uint64_t form;
+    ax_queue* queue;
+    KeptCopy copy;
+  };
+  c10::SmallVector<Answer, 2> all_;
+  Answers* const outer_;
+};
+
 // find_copy for an operator's Python function: what this call has already asked is not asked again, as the question
 // itself has a meaning (onednn/packing.py).
 KeptCopy ask_for_copy(const at::Tensor& tensor, uint64_t form, ax_queue* queue);

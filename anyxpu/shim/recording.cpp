@@ -5,6 +5,7 @@
 
 #include "shim/assertions.h"
 #include "shim/primitives.h"
+#include "shim/waiting.h"
 
 namespace anyxpu {
 
@@ -126,6 +127,11 @@ void Recording::launched(ax_queue* queue, ax_kernel* kernel, const uint32_t grou
                     : address == assertion_record(device_) ? Place{Place::assertions, 0, 0}
                                                            : placed(address);
     } else if (taken.kind == AX_ARG_VALUE) {
+      const auto drawn = std::find_if(next_.begin(), next_.end(), [&](const auto& each) { return each.first == i; });
+      if (drawn != next_.end()) {
+        taken.drawn = drawn->second;
+        continue;
+      }
       taken.bytes.assign(static_cast<const char*>(arg.value), arg.size);
       uint64_t word = 0;
       if (arg.size == sizeof(word)) {
@@ -134,6 +140,7 @@ void Recording::launched(ax_queue* queue, ax_kernel* kernel, const uint32_t grou
       }
     }
   }
+  next_.clear();
   if (only != nullptr) step.only = placed(*only);
   steps.push_back(std::move(step));
 }
@@ -153,6 +160,8 @@ void Recording::filled(ax_queue* queue, const void* to, const void* pattern, uin
 void Recording::ran(ax_queue* queue, std::shared_ptr<Primitive> primitive, uintptr_t stream, bool taken,
                     at::ArrayRef<uintptr_t> addresses) {
   if (!mine(queue)) return;
+  // The library's stream is known by the queue's address, which another queue of somebody else's may have later.
+  if (!taken && !is_own_queue(queue)) return spoil("a queue of somebody else's");
   Step step{.kind = Step::primitive, .amount = primitive->operations};
   step.stream = stream;
   step.taken = taken;
@@ -160,6 +169,23 @@ void Recording::ran(ax_queue* queue, std::shared_ptr<Primitive> primitive, uintp
     step.args.push_back({AX_ARG_POINTER, sizeof(void*), placed(reinterpret_cast<const void*>(address)), {}});
   step.runs = std::move(primitive);
   steps.push_back(std::move(step));
+}
+
+uint32_t Recording::drew(uint64_t outputs) {
+  steps.push_back({.kind = Step::draw, .index = draws, .amount = outputs});
+  return draws++;
+}
+
+bool Recording::all_drawn_taken() const {
+  for (uint32_t i = 0; i < draws; ++i)
+    for (const auto part : {Drawn::seed, Drawn::offset}) {
+      const auto takes = [&](const Taken& taken) { return taken.drawn == Drawn{part, i}; };
+      const bool taken = std::any_of(steps.begin(), steps.end(), [&](const Step& step) {
+        return std::any_of(step.args.begin(), step.args.end(), takes);
+      });
+      if (!taken) return false;
+    }
+  return true;
 }
 
 void Recording::noted_written(const void* address) { steps.push_back({.kind = Step::written, .to = placed(address)}); }

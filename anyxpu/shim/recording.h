@@ -33,19 +33,27 @@ struct Place {
   bool operator==(const Place&) const = default;
 };
 
+// A seed or an offset of the device's generator, each of which is another in every call.
+struct Drawn {
+  enum Part : uint8_t { seed, offset } part = seed;
+  uint32_t index = 0;  // of the draw
+  bool operator==(const Drawn&) const = default;
+};
+
 // One argument of a launch.
 struct Taken {
   ax_arg_kind kind;
   uint32_t size;
-  Place place;        // of a pointer
-  std::string bytes;  // of a value
+  Place place;                 // of a pointer
+  std::string bytes;           // of a value
+  std::optional<Drawn> drawn;  // that is drawn
   bool operator==(const Taken&) const = default;
 };
 
 struct Step {
-  enum Kind : uint8_t { allocate, release, launch, copy, fill, primitive, written } kind;
+  enum Kind : uint8_t { allocate, release, launch, copy, fill, primitive, written, draw } kind;
   uint32_t index = 0;   // allocate, release: which memory
-  uint64_t amount = 0;  // bytes, or elements of a fill, or operations
+  uint64_t amount = 0;  // bytes, elements of a fill, operations, or outputs of a draw
   ax_kernel* kernel = nullptr;
   std::array<uint32_t, 3> groups{}, local{};
   std::vector<Taken> args;
@@ -95,6 +103,10 @@ class Recording {
   void ran(ax_queue* queue, std::shared_ptr<Primitive> primitive, uintptr_t stream, bool taken,
            at::ArrayRef<uintptr_t> addresses);
   void noted_written(const void* address);
+  // The device's generator was asked for so many outputs. Returns the draw's number.
+  uint32_t drew(uint64_t outputs);
+  // Argument `index` of the next launch is that part of a draw.
+  void takes_drawn(uint32_t index, Drawn drawn) { next_.emplace_back(index, drawn); }
   void asked(const at::Tensor& tensor, uint64_t form, ax_queue* queue, const KeptCopy& answer);
   // The call cannot be repeated from what was noted. `why` is a literal.
   void spoil(const char* why) noexcept;
@@ -107,6 +119,8 @@ class Recording {
   void keep(PyObject* object);
 
   const char* spoilt() const noexcept { return spoilt_; }
+  // Whether every part of every draw went into a launch as it is.
+  bool all_drawn_taken() const;
   // Where the memory is that begins there; nullopt where it is not the call's own, or was given back.
   std::optional<uint32_t> memory_at(const void* begin) const;
   // Memory that the call took and has not given back.
@@ -117,7 +131,7 @@ class Recording {
   std::vector<pybind11::object> objects;
   std::vector<std::shared_ptr<Tally>> tallies;
   std::vector<std::pair<OpCounter*, Way>> counts;
-  uint32_t memories = 0;
+  uint32_t memories = 0, draws = 0;
   bool for_now = false;
 
  private:
@@ -131,11 +145,15 @@ class Recording {
   bool mine(ax_queue* queue);
 
   std::vector<Range> inputs_, taken_, kept_;
+  std::vector<std::pair<uint32_t, Drawn>> next_;
   const c10::DeviceIndex device_;
   ax_queue* const queue_;
   const char* spoilt_ = nullptr;
   Recording* const outer_;
 };
+
+// (seed, offset) of a draw, which launch.cpp knows again. With the GIL.
+pybind11::tuple drawn_numbers(uint32_t draw, uint64_t seed, uint64_t offset);
 
 inline void spoil_recording(const char* why) noexcept {
   if (C10_UNLIKELY(the_recording != nullptr)) the_recording->spoil(why);

@@ -16,7 +16,6 @@
 #include <cstring>
 #include <map>
 #include <mutex>
-#include <set>
 #include <shared_mutex>
 #include <unordered_map>
 
@@ -87,11 +86,11 @@ class Operator {
   void call(const c10::OperatorHandle& op, Stack* stack) {
     const c10::FunctionSchema& schema = op.schema();
     const Stack given = torch::jit::pop(*stack, schema.arguments().size());
+    const Answers answers;
     CallKind kind;
     // What is recorded is recorded whole: an operator in an operator leaves the steps to the outer one.
     const bool known = the_recording == nullptr && enabled.load(std::memory_order_relaxed) && kind.read(given);
     if (!known) return by_python(schema, given, stack);
-    forget_answers();
     const OnDevice on_device(kind.device);
     ax_queue* const queue = current_queue(kind.device);
     bool record = false;
@@ -153,11 +152,9 @@ class Operator {
     if (!programs.empty() || *record) return nullptr;
     const std::unique_lock lock(mutex_);
     if (kinds_.size() >= kMostKinds) {
-      // Their programs' objects are Python's: freed outside of the lock, which a thread that holds the GIL may want.
-      dropped_.clear();
       for (auto& [bytes, calls] : kinds_) {
-        if (calls.candidate) dropped_.push_back(std::move(calls.candidate));
-        for (auto& program : calls.programs) dropped_.push_back(std::move(program));
+        drop(std::move(calls.candidate));
+        for (auto& program : calls.programs) drop(std::move(program));
       }
       kinds_.clear();
     }
@@ -166,7 +163,6 @@ class Operator {
   }
 
   void learn(const CallKind& kind, const Recording& recording, std::shared_ptr<Program> made) {
-    std::shared_ptr<Program> former;  // freed after the lock
     const std::unique_lock lock(mutex_);
     const auto found = kinds_.find(kind.bytes());
     if (found == kinds_.end()) return;
@@ -174,23 +170,32 @@ class Operator {
     if (made == nullptr) {
       if (!recording.for_now) ++calls.spoilt;
       why_ = recording.spoilt();
-      former = std::move(calls.candidate);
+      drop(std::move(calls.candidate));
       return;
     }
     calls.spoilt = 0;
     if (calls.candidate == nullptr || !calls.candidate->same(*made)) {
       if (calls.candidate != nullptr) why_ = "two calls of a kind that differ";
-      former = std::exchange(calls.candidate, std::move(made));
+      drop(std::exchange(calls.candidate, std::move(made)));
       return;
     }
-    former = std::move(calls.candidate);
+    drop(std::move(calls.candidate));
     calls.programs.insert(calls.programs.begin(), std::move(made));
-    if (calls.programs.size() > kMostPrograms) calls.programs.pop_back();
+    if (calls.programs.size() > kMostPrograms) {
+      drop(std::move(calls.programs.back()));
+      calls.programs.pop_back();
+    }
+  }
+
+  // With the lock. A program's objects are Python's: it is freed later, without the lock, which a thread that holds the
+  // GIL may want.
+  void drop(std::shared_ptr<Program> program) {
+    if (program != nullptr) dropped_.push_back(std::move(program));
   }
 
   void by_python(const c10::FunctionSchema& schema, at::ArrayRef<IValue> given, Stack* stack) {
     const py::gil_scoped_acquire gil;
-    dropped_now();
+    free_dropped();
     py::list positional;
     py::dict named;
     const auto& arguments = schema.arguments();
@@ -218,8 +223,8 @@ class Operator {
   }
 
   // With the GIL.
-  void dropped_now() {
-    std::vector<std::shared_ptr<Program>> all;
+  void free_dropped() {
+    std::vector<std::shared_ptr<Program>> all;  // freed after the lock
     const std::unique_lock lock(mutex_);
     all.swap(dropped_);
   }
@@ -321,13 +326,6 @@ void bind_replay(py::module_& m) {
         if (the_recording != nullptr) the_recording->keep(object.ptr());
       },
       py::arg("object"), "What is being recorded uses this object's memory.");
-  m.def(
-      "not_repeated",
-      [](const char* why) {
-        static auto* kept = new std::set<std::string>;
-        if (the_recording != nullptr) the_recording->spoil(kept->emplace(why).first->c_str());
-      },
-      py::arg("why"), "The call of this thread that is being recorded has to run in Python each time.");
   py::class_<Tally, std::shared_ptr<Tally>>(m, "Tally", "A number of calls, which those without Python add to as well.")
       .def(py::init<>())
       .def(

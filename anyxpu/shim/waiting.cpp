@@ -308,6 +308,8 @@ void wait_for_event(ax_event* event, const char* what) {
 
 void note_own_queue(ax_queue* queue) { record_of(queue).ours.store(true, std::memory_order_relaxed); }
 
+bool is_own_queue(ax_queue* queue) { return record_of(queue).ours.load(std::memory_order_relaxed); }
+
 void note_work(ax_queue* queue, c10::DeviceIndex device, uint64_t operations) {
   QueueRecord& record = record_of(queue);
   add_operations(record, operations);

@@ -20,6 +20,7 @@ void wait_for_event(ax_event* event, const char* what);
 
 // `queue` is one of the runtime's own, which live as long as the process.
 void note_own_queue(ax_queue* queue);
+bool is_own_queue(ax_queue* queue);
 
 // What is enqueued, in operations as ax_driver::launch counts them; 0 is work of which nothing is known. Handing a wait
 // over to another thread costs tens of microseconds, and is worth it only where the wait may be long.
