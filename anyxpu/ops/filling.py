@@ -26,11 +26,13 @@ def arange_out(start: Any, end: Any, step: Any = 1, *, out: Tensor) -> Any:
         return NotImplemented
     if not out.dtype.is_floating_point and not all(-_INT64 <= int(n) < _INT64 for n in numbers):
         return NotImplemented
-    if out.dtype is torch.int64:  # of fractions their whole part first, as torch does for this type alone
-        start, end, step = (int(n) for n in numbers)
-        if step == 0:
-            return NotImplemented
-        count = -(-(end - start) // step)
+    if out.dtype is torch.int64:
+        if any(isinstance(n, float) for n in numbers):
+            # Before torch 2.15 their whole parts counted, for this type alone.
+            count = torch.arange(start, end, step, dtype=torch.int64, device="meta").numel()
+        else:
+            count = -(-(end - start) // step)
+        start, step = int(start), int(step)
     else:
         count = math.ceil((float(end) - float(start)) / float(step))
         if not out.dtype.is_floating_point:
