@@ -124,3 +124,56 @@ def test_a_negative_multiple_is_divided_towards_zero(n):
     x = torch.arange(64, dtype=torch.int32) + n
     assert torch.equal(quotients, torch.div(x, 16, rounding_mode="trunc"))
     assert torch.equal(remainders, torch.fmod(x, 16))
+
+
+@triton.jit
+def tiles_kernel(x, chosen, o, rows, columns, low, R: tl.constexpr, C: tl.constexpr):
+    """The rows that are chosen, from row ``low`` on, which may be before the first."""
+    i = low + tl.program_id(0) * R + tl.arange(0, R)[:, None]
+    j = tl.program_id(1) * C + tl.arange(0, C)[None, :]
+    there = (i < rows) & (i >= 0)
+    taken = tl.load(chosen + i, mask=there, other=0) != 0
+    mask = (i < rows) & (j < columns) & (i >= 0) & taken
+    tl.store(o + i * columns + j, tl.load(x + i * columns + j, mask=mask, other=0) * 2, mask=mask)
+
+
+@pytest.mark.parametrize("low", [0, -5, 3])
+@pytest.mark.parametrize("rows, columns", [(8, 64), (16, 64), (7, 63), (9, 65), (31, 130), (1, 1), (24, 192)])
+def test_tiles_that_lie_inside_and_those_that_do_not_are_exact(rows, columns, low):
+    x, chosen, o = (
+        torch.randn(rows, columns),
+        torch.randint(0, 2, (rows,), dtype=torch.int32),
+        torch.zeros(rows, columns),
+    )
+    grid = (triton.cdiv(rows + 5, 8), triton.cdiv(columns, 64))
+    launch(tiles_kernel, grid, x, chosen, o, rows, columns, low, R=8, C=64)
+    wanted = x * 2 * chosen[:, None]
+    wanted[: max(low, 0)] = 0
+    assert torch.equal(o, wanted)
+
+
+@triton.jit
+def far_kernel(x, o, base, bound, B: tl.constexpr):
+    at = tl.arange(0, B)
+    tl.store(o + at, tl.load(x + at, mask=base + at < bound, other=-1.0))
+
+
+@pytest.mark.parametrize(
+    "base, bound", [(2**31 - 65, 2**31 - 1), (2**31 - 64, 2**31 - 1), (-(2**31), -(2**31) + 7), (0, 64)]
+)
+def test_bounds_at_the_ends_of_32_bits_hold_as_they_are_written(base, bound):
+    x, o = torch.randn(64), torch.zeros(64)
+    launch(far_kernel, (1,), x, o, base, bound, B=64)
+    at = (torch.arange(64) + base + 2**31) % 2**32 - 2**31  # as 32 bits add
+    assert torch.equal(o, torch.where(at < bound, x, -1.0))
+
+
+def test_a_cpu_whose_masked_accesses_are_slow_has_a_loop_without():
+    x, o = torch.randn(4096, device="xpu"), torch.zeros(4096, device="xpu")
+    text = add_one_kernel[(8,)](x, o, 1001, B=512).asm["cl"]
+    lanes = re.search(r"sub_group_size\((\d+)\)", text)
+    if lanes is None or int(lanes[1]) > 8 or torch.xpu.get_device_properties().type != "cpu":
+        pytest.skip("a device with masked accesses")
+    first, second = text[text.rindex("__kernel") :].split("else {")
+    assert "<=" in first and "= *" in first and not re.search(r"if \(v\d+\)", first)
+    assert re.search(r"if \(v\d+\)", second)

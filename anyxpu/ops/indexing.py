@@ -47,7 +47,7 @@ def source(kernel: str, type: str, index: str, rows: int, columns: int) -> Any:
 
     from anyxpu.ops import indexing_kernels
 
-    signature = {"x": f"*{type}", "index": f"*{index}", "out": f"*{type}", **dict.fromkeys("ANBK", "i32")}
+    signature = {"x": f"*{type}", "index": f"*{index}", "out": f"*{type}", **dict.fromkeys("ANBKS", "i32")}
     constants = {"R": rows, "C": columns}
     return ASTSource(
         getattr(indexing_kernels, kernel), signature | dict.fromkeys(constants, "constexpr"), constants, {}

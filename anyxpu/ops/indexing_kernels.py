@@ -2,6 +2,9 @@
 
 Memory is ``(A, N, B)``, B fastest; the index is of N, and K are taken. An index out of range takes nothing, and the
 next call that waits for the device raises torch.AcceleratorError.
+
+A GPU's programs have a tile each. A CPU's go through S rows one by one: what all lanes share are scalars there, which
+its compiler needs to see that lanes read neighbours.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -12,7 +15,7 @@ import triton.language as tl
 
 
 @triton.jit
-def rows(x, index, out, A, N, B, K, R: tl.constexpr, C: tl.constexpr):
+def rows(x, index, out, A, N, B, K, S, R: tl.constexpr, C: tl.constexpr):
     """``out[a, i, b] = x[a, index[i], b]``: R rows of C numbers a program."""
     strips = tl.cdiv(B, C)
     column = (tl.program_id(0) % strips) * C + tl.arange(0, C)[None, :]
@@ -22,12 +25,15 @@ def rows(x, index, out, A, N, B, K, R: tl.constexpr, C: tl.constexpr):
     inside = (wanted >= 0) & (wanted < N)
     tl.device_assert(inside | (row >= A * K), "index_select: an index is out of range")
     some = there & inside & (column < B)
-    value = tl.load(x + ((row // K) * N + wanted) * B + column, mask=some)
+    taken = wanted
+    if A > 1:  # a quotient for each number would take longer than to move it
+        taken += (row // K).to(tl.int64) * N
+    value = tl.load(x + taken * B + column, mask=some)
     tl.store(out + row.to(tl.int64) * B + column, value, mask=some)
 
 
 @triton.jit
-def elements(x, index, out, A, N, B, K, R: tl.constexpr, C: tl.constexpr):
+def elements(x, index, out, A, N, B, K, S, R: tl.constexpr, C: tl.constexpr):
     """``out[a, i, b] = x[a, index[a, i, b], b]``: C elements a program; R is 1."""
     e = tl.program_id(0) * C + tl.arange(0, C)
     there = e < A * K * B
@@ -37,3 +43,51 @@ def elements(x, index, out, A, N, B, K, R: tl.constexpr, C: tl.constexpr):
     some = there & inside
     value = tl.load(x + ((e // (K * B)).to(tl.int64) * N + wanted) * B + e % B, mask=some)
     tl.store(out + e, value, mask=some)
+
+
+@triton.jit
+def rows_in_turn(x, index, out, A, N, B, K, S, R: tl.constexpr, C: tl.constexpr):
+    """:func:`rows`, S of them a program, C numbers at once; R is 1."""
+    first = tl.program_id(0) * S
+    for row in range(first, min(first + S, A * K)):
+        at = row
+        base = row * 0
+        if A > 1:
+            at = row % K
+            base = row // K
+        wanted = tl.load(index + at).to(tl.int64)
+        tl.device_assert((wanted >= 0) & (wanted < N), "index_select: an index is out of range")
+        source = x + (base.to(tl.int64) * N + wanted) * B
+        target = out + row.to(tl.int64) * B
+        for start in range(0, B, C):
+            column = start + tl.arange(0, C)
+            tl.store(target + column, tl.load(source + column, mask=column < B), mask=column < B)
+
+
+@triton.jit
+def elements_in_turn(x, index, out, A, N, B, K, S, R: tl.constexpr, C: tl.constexpr):
+    """:func:`elements`: S rows a program, which are (A, K) of B numbers, or where B is 1 A of K; R is 1."""
+    rows = A * K
+    columns = B
+    if B == 1:
+        rows = A
+        columns = K
+    first = tl.program_id(0) * S
+    for row in range(first, min(first + S, rows)):
+        base = row
+        if B > 1:
+            base = row // K
+        source = x + base.to(tl.int64) * N * B
+        offset = row.to(tl.int64) * columns
+        for start in range(0, columns, C):
+            column = start + tl.arange(0, C)
+            there = column < columns
+            wanted = tl.load(index + offset + column, mask=there, other=0).to(tl.int64)
+            inside = (wanted >= 0) & (wanted < N)
+            beside = column
+            if B == 1:
+                beside = column * 0
+            # Another element in the place of one that is not there: lanes that are masked take their turns on a CPU.
+            value = tl.load(source + tl.where(inside, wanted, 0) * B + beside, mask=there)
+            tl.store(out + offset + column, value, mask=there)
+            tl.device_assert(inside, "gather: an index is out of range")

@@ -30,6 +30,7 @@ using c10::IValue;
 using c10::ScalarType;
 using torch::jit::Stack;
 
+constexpr int64_t kMostPerProgram = 1 << 18;                            // of a CPU: elements
 constexpr int64_t kMost = std::numeric_limits<int32_t>::max() - 65536;  // elements that kernels count in 32 bits
 
 // --- taking ---------------------------------------------------------------------------------------------------
@@ -51,29 +52,42 @@ bool take(const Served& served, const Tensor& x, const Tensor& index, const Tens
   static ClassCache cache;
   const c10::DeviceIndex device = x.device().index();
   const bool cpu = properties(device).type == AX_DEVICE_CPU, rows = served.kind == "rows";
-  int64_t columns = cpu ? 256 : 1024, height = 1;
-  if (rows) {
-    columns = 4;
-    while (columns < std::min<int64_t>(b, 256)) columns *= 4;
-    height = (cpu ? 256 : 1024) / columns;
+  int64_t columns = 1024, height = 1;
+  // Of a CPU: rows, what they are long, and how many of them a program takes.
+  const int64_t lines = rows || b > 1 ? a * taken : a, length = rows || b > 1 ? b : taken;
+  int64_t step = 1;
+  if (rows || cpu) {
+    columns = cpu ? 8 : 4;
+    while (columns < std::min<int64_t>(length, 256)) columns *= cpu ? 2 : 4;
+    height = cpu ? 1 : 1024 / columns;
   }
+  if (cpu) {
+    const int64_t programs = 4 * static_cast<int64_t>(properties(device).max_compute_units);
+    step = std::max<int64_t>(1, (lines + programs - 1) / programs);
+    step = std::min(step, std::max<int64_t>(1, kMostPerProgram / std::max<int64_t>(length, 1)));
+  }
+  const std::string kernel = served.kind + (cpu ? "_in_turn" : "");
   const int64_t width = x.element_size();
   const std::string type = "u" + std::to_string(8 * width);
   const char* of_index = index.scalar_type() == ScalarType::Int ? "i32" : "i64";
   Entry entry{};
-  const std::string key = std::to_string(device) + served.kind + type + of_index + std::to_string(columns);
+  const std::string key = std::to_string(device) + kernel + type + of_index + std::to_string(columns);
   if (!cache.find(key, &entry, [&](Entry* made) {
-        return ask_kernel(device, "indexing", py::make_tuple(served.kind, type, of_index, height, columns), made);
+        return ask_kernel(device, "indexing", py::make_tuple(kernel, type, of_index, height, columns), made);
       }))
     return false;
   Arguments args;
   args.pointer(x.const_data_ptr());
   args.pointer(index.const_data_ptr());
   args.pointer(out.mutable_data_ptr());
-  for (const int64_t size : {a, n, b, taken}) args.integer(size);
-  const int64_t groups =
-      rows ? (a * taken + height - 1) / height * ((b + columns - 1) / columns) : (out.numel() + columns - 1) / columns;
-  args.launch(device, entry, groups, static_cast<uint64_t>(groups) * entry.operations, out.const_data_ptr(),
+  for (const int64_t size : {a, n, b, taken, step}) args.integer(size);
+  int64_t groups = (out.numel() + columns - 1) / columns;
+  if (cpu)
+    groups = (lines + step - 1) / step;
+  else if (rows)
+    groups = (a * taken + height - 1) / height * ((b + columns - 1) / columns);
+  const int64_t rounds = cpu ? lines * ((length + columns - 1) / columns) : groups;
+  args.launch(device, entry, groups, static_cast<uint64_t>(rounds) * entry.operations, out.const_data_ptr(),
               served.name.c_str());
   return true;
 }

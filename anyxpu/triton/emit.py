@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from anyxpu.errors import UnsupportedOperation
+from anyxpu.triton import held, tables
 from anyxpu.triton import layout as layouts
-from anyxpu.triton import tables
 from anyxpu.triton.ir import Block, Function, Op, Pointer, Region, Scalar, Tensor, Type, Value, walk
 from anyxpu.triton.layout import BitMap, Layout
 from anyxpu.triton.storage import Request, size_of
@@ -164,11 +164,14 @@ class Loop:
         self.here = layouts.identity(count)
         self.known: dict[tuple[Value, BitMap], str] = {}
         self.checked: list[str] = []  # conditions of assertions on the elements at hand
+        self.true: frozenset[Value] = frozenset()  # bits that are set here
 
     def value(self, value: Value, index: BitMap | None = None) -> str:
         """The C expression of ``value``'s element in the register that ``index`` gives."""
         if not isinstance(value.type, Tensor):
             return self.emitter.scalar(value)
+        if value in self.true:
+            return "true"
         index = self.here if index is None else index
         key = (value, index)
         if key not in self.known:
@@ -263,6 +266,8 @@ class Emitter:
         self.warps, self.lanes, self.local_arrays = warps, lanes, local_arrays
         self.matrix = matrix  # whether products go to a matrix engine
         self.outer = outer  # or else are outer products
+        # AVX2 has no masked accesses that are worth it; sub-groups of so few are its. See held.py.
+        self.masks_are_slow = local_arrays and lanes <= 8
         self.arrays: list[Request] = []
         self.lines: list[str] = []
         self.assertions: list[str] = []  # their messages
@@ -447,8 +452,31 @@ class Emitter:
         kept = {
             op.result: self.declare(op.result.element, self.registers(op), self.layout(op.result)) for op in leaving
         }
+        whole = self._held_at_once(chosen)
+        if whole:
+            with self.braces(f"if ({' && '.join(dict.fromkeys(whole.values()))})"):
+                self._print_body(chosen, kept, whole)
+            with self.braces("else"):
+                self._print_body(chosen, kept)
+        else:
+            self._print_body(chosen, kept)
+        for op in chosen:
+            if op.name in LOOP_ENDS:
+                LOOP_ENDS[op.name](self, op)
+        self.tensors.update(kept)
+        return left
+
+    def _held_at_once(self, chosen: list[Op]) -> dict[Value, str]:
+        """What masks of a loop are made of and need not be, each with its condition, where it is worth two loops."""
+        if not self.masks_are_slow:
+            return {}
+        return {part: c for op in chosen for m in _masks(op) for part, c in held.parts(m, self.scalar).items()}
+
+    def _print_body(self, chosen: list[Op], kept: dict[Value, Array], true: Iterable[Value] = ()) -> None:
+        """Print the loop of ``chosen``, where the masks ``true`` hold."""
         taking = next((op for op in chosen if op.name == ACCUMULATE), None)
         with taking.attrs["loop"]() if taking else self.loop(self.registers(chosen[0])) as loop:
+            loop.true = frozenset(true)
             for op in chosen:
                 name = None if op.name == ASSIGN else self.print_element(loop, op)
                 if name is None:
@@ -462,11 +490,6 @@ class Emitter:
                 assigned = [(t, v if v[0] == "v" else loop.temporary(t.type, v)) for t, v in assigned]
             for target, value in assigned:
                 self.line(f"{target.element(loop.counter)} = {value};")
-        for op in chosen:
-            if op.name in LOOP_ENDS:
-                LOOP_ENDS[op.name](self, op)
-        self.tensors.update(kept)
-        return left
 
     def print_element(self, loop: Loop, op: Op) -> str | None:
         """Print one op for one register; the result's variable, or None where it has none."""
@@ -569,6 +592,12 @@ class Emitter:
                 return [self.scalar(v) for v in op.operands]
             self.op(op)
         raise UnsupportedOperation("a combine function without a return")
+
+
+def _masks(op: Op) -> Sequence[Value]:
+    """Of a load or store of tensors."""
+    first = {"tt.load": 1, "tt.store": 2}.get(op.name)
+    return () if first is None else op.operands[first : first + 1]
 
 
 ElementPrinter = Callable[[Loop, Op, Sequence[str]], "str | None"]
