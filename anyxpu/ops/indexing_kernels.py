@@ -6,7 +6,7 @@ next call that waits for the device raises torch.AcceleratorError.
 A GPU's programs have a tile each. A CPU's go through S rows one by one: what all lanes share are scalars there, which
 its compiler needs to see that lanes read neighbours.
 """
-# mypy: disable-error-code="no-untyped-def"
+# mypy: disable-error-code="no-untyped-def, attr-defined"
 
 from __future__ import annotations
 
