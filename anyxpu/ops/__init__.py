@@ -18,6 +18,7 @@ from anyxpu.ops import (
     attention,
     classes,
     compiled,
+    complex_numbers,
     foreach,
     indexing,
     kernels,
@@ -43,6 +44,7 @@ def register() -> None:
     compiled.register()
     pointwise.register()
     reductions.register()
+    complex_numbers.register()
     indexing.register()
     foreach.register()
     classes.register()

@@ -181,6 +181,9 @@ ROWS: tuple[Row, ...] = (
     Row("hardshrink_backward", "shrink_backward", "same", "TTP"),
 )
 
+PART = "complex_"
+"""Before the names of functions of ``complex_functions.py``, which compute a part of a complex number."""
+
 # (function, variant) -> function, where the call's words or the numbers that it leaves out select another one.
 _VARIANTS = {
     ("div", "floor"): "div_floor",
@@ -247,10 +250,12 @@ def _special(function: str) -> bool:
 
 def _function(function: str, variant: str, common: str) -> Any:
     """The Triton function of a row's variant; one of its own for a type, where steps are rounded to that type."""
-    from anyxpu.ops import pointwise_functions, special_functions
+    from anyxpu.ops import complex_functions, pointwise_functions, special_functions
 
     name = _VARIANTS.get((function, variant), function)
     functions: Any = special_functions if _special(function) else pointwise_functions
+    if name.startswith(PART):
+        functions, name = complex_functions, name.removeprefix(PART)
     return getattr(functions, f"{name}_{common}", None) or getattr(functions, name)
 
 

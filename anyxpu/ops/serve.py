@@ -100,6 +100,22 @@ def _served(name: str, path: str, way: str, decline: Decline, namespace: str) ->
     return call
 
 
+def counted(name: str, function: Kernel) -> Kernel:
+    """A compiled function of an operator of aten, counted, and the host for what it declines."""
+    count: Callable[[], None] | None = None
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal count
+        result = NotImplemented if lib().eager() == "host" else function(*args, **kwargs)
+        if result is NotImplemented:
+            return to_host(name, args, kwargs)
+        count = count or lib().OpCount(f"aten::{name}", "compiled")
+        count()
+        return result
+
+    return call
+
+
 def _apart(function: Kernel, name: str, outs: list[str]) -> Kernel:
     """The function, but for what torch refuses because it would write what it reads."""
 

@@ -62,10 +62,14 @@ bool CallKind::value(const IValue& value) {
   if (value.isDouble()) return add('d'), add(std::bit_cast<int64_t>(value.toDouble())), true;
   if (value.isIntList()) return list('I', value.toIntVector());
   if (value.isDoubleList()) return list('D', value.toDoubleVector());
+  if (value.isComplexDouble()) {
+    const auto number = value.toComplexDouble();
+    return add('c'), add(std::bit_cast<int64_t>(number.real())), add(std::bit_cast<int64_t>(number.imag())), true;
+  }
   if (value.isString()) return list('s', value.toStringView());
   if (value.isDevice())
     return add('v'), add(static_cast<int64_t>(value.toDevice().type())), add(value.toDevice().index()), true;
-  if (!value.isList()) return false;  // a generator, a complex number
+  if (!value.isList()) return false;  // a generator
   const auto elements = value.toListRef();
   add('L');
   add(static_cast<int64_t>(elements.size()));
@@ -78,13 +82,14 @@ bool CallKind::value(const IValue& value) {
 bool CallKind::host_number(const Tensor& t) {
   const bool plain = t.layout() == c10::kStrided && t.numel() == 1 && t.has_storage() && !t.is_conj() && !t.is_neg() &&
                      !t._is_zerotensor() && !t.unsafeGetTensorImpl()->is_python_dispatch();
-  if (!plain || t.element_size() > sizeof(int64_t)) return false;
-  int64_t word = 0;
-  std::memcpy(&word, t.const_data_ptr(), t.element_size());
+  if (!plain || t.element_size() > sizeof(c10::complex<double>)) return false;
+  int64_t words[2] = {};
+  std::memcpy(words, t.const_data_ptr(), t.element_size());
   add('h');
   add(static_cast<int64_t>(t.scalar_type()) | t.dim() << 16 | (t.unsafeGetTensorImpl()->is_wrapped_number() ? 256 : 0) |
       (t.requires_grad() ? 512 : 0));
-  add(word);
+  add(words[0]);
+  add(words[1]);
   return true;
 }
 

@@ -4,6 +4,8 @@
 #include <c10/util/Half.h>
 #include <pybind11/stl.h>
 
+#include <map>
+
 #include "shim/assertions.h"
 #include "shim/bindings.h"
 #include "shim/kept_copies.h"
@@ -34,6 +36,13 @@ constexpr std::array<TypeName, 13> kTypes{{{ScalarType::Float, "fp32", kFloats},
 PyObject* the_provider = nullptr;  // never given back: operators may run while the process ends
 
 }  // namespace
+
+torch::Library& library_of(const std::string& name_space, c10::DispatchKey key) {
+  static auto* libraries = new std::map<std::pair<std::string, c10::DispatchKey>, torch::Library*>;
+  torch::Library*& library = (*libraries)[{name_space, key}];
+  if (library == nullptr) library = new torch::Library(torch::Library::IMPL, name_space, key, __FILE__, __LINE__);
+  return *library;
+}
 
 const TypeName* type_of(ScalarType type) {
   for (const TypeName& entry : kTypes)

@@ -89,6 +89,9 @@ class ClassCache {
   std::unordered_map<std::string, Entry> made_;
 };
 
+// Where kernels of a namespace are registered on a key; never destroyed.
+torch::Library& library_of(const std::string& name_space, c10::DispatchKey key);
+
 // Puts a boxed kernel, which `make()` makes, on key XPU for the operator `name`. False where this torch has none of
 // that name.
 template <class Make>
@@ -97,15 +100,16 @@ bool serve_boxed(const std::string& name, const Make& make) {
   const auto op = c10::Dispatcher::singleton().findSchema(
       {name.substr(0, dot), dot == std::string::npos ? "" : name.substr(dot + 1)});
   if (!op) return false;
-  static auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::XPU, __FILE__, __LINE__);
-  library->impl(name.substr(name.find("::") + 2).c_str(), torch::CppFunction::makeFromBoxedFunctor(make()));
+  const size_t colons = name.find("::");
+  library_of(name.substr(0, colons), c10::DispatchKey::XPU)
+      .impl(name.substr(colons + 2).c_str(), torch::CppFunction::makeFromBoxedFunctor(make()));
   return true;
 }
 
 // What a launch takes, in order.
 class Arguments {
  public:
-  static constexpr size_t kMost = 48;
+  static constexpr size_t kMost = 64;
 
   void pointer(const void* address) {
     slots_[count_] = number_of(address);

@@ -35,7 +35,7 @@ using c10::IValue;
 using c10::ScalarType;
 using torch::jit::Stack;
 
-constexpr int kMaxOperands = 4;  // the result among them
+constexpr int kMaxOperands = 6;  // the result among them
 constexpr int kMaxParams = 4;
 constexpr int kMaxDims = 6;
 
@@ -130,6 +130,7 @@ struct Class {
   uint32_t variant;  // of the row's words
   int8_t types[kMaxOperands];
   uint8_t lies[2][kMaxOperands];
+  uint8_t none[2];  // nor any padding
   bool operator==(const Class& other) const { return std::memcmp(this, &other, sizeof(Class)) == 0; }
 };
 static_assert(std::has_unique_object_representations_v<Class>);
@@ -581,7 +582,7 @@ class PointwiseKernel : public c10::OperatorKernel {
       stack->emplace_back(std::move(result));
       return;
     }
-    if (!serve(*row_, schema, torch::jit::last(*stack, count), &result)) return host_fallback(op, stack);
+    if (!serve(*row_, schema, torch::jit::last(*stack, count), &result)) return complex_or_host(row_->name, op, stack);
     row_->counter->add(Way::compiled);
     torch::jit::drop(*stack, count);
     stack->emplace_back(std::move(result));

@@ -409,7 +409,7 @@ class ReductionKernel : public c10::OperatorKernel {
         eager() != Eager::host && given[0].isTensor() && given[0].toTensor().is_xpu() &&
         (served_.kind.find("softmax") != std::string::npos ? softmax_call(served_, schema, given, &result)
                                                            : reduce_call(served_, schema, given, &result));
-    if (!served) return host_fallback(op, stack);
+    if (!served) return complex_or_host(served_.name, op, stack);
     served_.counter->add(Way::compiled);
     torch::jit::drop(*stack, count);
     stack->emplace_back(std::move(result));

@@ -10,7 +10,6 @@
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/tensor_memoryformats.h>
-#include <torch/library.h>
 
 #include <atomic>
 #include <cstring>
@@ -22,6 +21,7 @@
 #include "shim/arguments.h"
 #include "shim/bindings.h"
 #include "shim/call_kind.h"
+#include "shim/classes.h"
 #include "shim/program.h"
 #include "shim/recording.h"
 
@@ -295,13 +295,6 @@ class ComposedKernel final : public c10::OperatorKernel {
   Operator* its_;
 };
 
-torch::Library& library_of(const std::string& name_space, c10::DispatchKey key) {
-  static auto* libraries = new std::map<std::pair<std::string, c10::DispatchKey>, torch::Library*>;
-  torch::Library*& library = (*libraries)[{name_space, key}];
-  if (library == nullptr) library = new torch::Library(torch::Library::IMPL, name_space, key, __FILE__, __LINE__);
-  return *library;
-}
-
 void serve_python(const std::string& name_space, const std::string& name, const py::function& function,
                   bool composition) {
   auto* made = new Operator(name_space + "::" + name, function);
@@ -313,13 +306,39 @@ void serve_python(const std::string& name_space, const std::string& name, const 
         .impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<ComposedKernel>(made)));
 }
 
+// By operator: what serves calls with complex operands.
+std::map<std::string, Operator*>& complex_operators() {
+  static auto* all = new std::map<std::string, Operator*>;  // filled while torch is imported, and read from then on
+  return *all;
+}
+
 }  // namespace
+
+void complex_or_host(const std::string& name, const c10::OperatorHandle& op, Stack* stack) {
+  bool complex = false;
+  for (const IValue& value : torch::jit::last(*stack, op.schema().arguments().size())) {
+    complex |= value.isComplexDouble();
+    for_each_tensor(value, [&](const Tensor& t) { complex |= t.is_complex(); });
+  }
+  const auto found = complex ? complex_operators().find(name) : complex_operators().end();
+  if (found == complex_operators().end()) return host_fallback(op, stack);
+  found->second->call(op, stack);
+}
 
 void bind_replay(py::module_& m) {
   m.def("serve_python", &serve_python, py::arg("namespace"), py::arg("name"), py::arg("function"),
         py::arg("composition") = false,
         "Put a Python function on key XPU for operator `name`; its calls are repeated without Python where they can. A "
         "composition is put above autograd as well.");
+  m.def(
+      "serve_complex",
+      [](const std::string& name, const py::function& function) {
+        auto* made = new Operator(name, function);
+        operators().push_back(made);
+        complex_operators()[name] = made;
+      },
+      py::arg("name"), py::arg("function"),
+      "Have a Python function serve operator `name`, of pointwise or reducing kernels, where an operand is complex.");
   m.def(
       "keep_recorded",
       [](const py::object& object) {
