@@ -100,8 +100,8 @@ void host_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 // for the kernel.
 void host_or_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack,
                     void (*by_host)(const c10::OperatorHandle&, torch::jit::Stack*));
-// Serves operator `name` by its function for complex operands (ops/complex_numbers.py) where there are such, else by the
-// host.
+// Serves operator `name` by its function for complex operands (ops/complex_numbers.py) where there are such, else by
+// the host.
 void complex_or_host(const std::string& name, const c10::OperatorHandle& op, torch::jit::Stack* stack);
 // Raises torch's error where an operator that does not allow it would write (`outs`) what it reads.
 void refuse_overlap(const std::string& name, at::ArrayRef<at::Tensor> outs, at::ArrayRef<at::Tensor> read);
