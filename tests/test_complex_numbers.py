@@ -85,6 +85,19 @@ def test_reductions_choices_and_comparisons(dtype: torch.dtype) -> None:
     compare(lambda a, b: torch.addcdiv(a, a, b), x, y)
 
 
+@pytest.mark.parametrize("order", [2, 1, float("inf"), float("-inf")])
+def test_norms_and_their_gradients(order: float) -> None:
+    x = torch.randn(4, 5, dtype=torch.complex64)
+    compare(lambda t: torch.linalg.vector_norm(t, order, dim=1), x)
+    grads = []
+    for device in ("cpu", "xpu"):
+        given = x.detach().to(device).requires_grad_()
+        torch.linalg.vector_norm(given, order, dim=0).sum().backward()
+        grads.append(given.grad.cpu())
+    if not simulate.active():
+        torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-5)
+
+
 def test_gradients() -> None:
     x, y = (torch.randn(3, 4, dtype=torch.complex64, requires_grad=True) for _ in range(2))
     grads = []

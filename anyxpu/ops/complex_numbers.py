@@ -254,6 +254,15 @@ def _reduced(function: Function) -> Function:
     return call
 
 
+def vector_norm(
+    x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Any:
+    """aten::linalg_vector_norm: of the lengths, as ``abs`` has them (its gradient looks for them among these)."""
+    if not _alike(x) or dtype not in (None, x.dtype) or isinstance(ord, complex):
+        return NotImplemented
+    return torch.linalg.vector_norm(absolute(x), ord, dim, keepdim)
+
+
 total = _reduced(torch.sum)
 mean = _reduced(torch.mean)
 
@@ -284,6 +293,7 @@ TABLE: dict[str, Function] = {
 }
 # Of reductions, whose forms are no pointwise rows.
 REDUCED: dict[str, Function] = {"sum.dim_IntList": total, "sum": total, "mean.dim": mean, "mean": mean}
+REDUCED["linalg_vector_norm"] = vector_norm
 
 
 def register() -> None:

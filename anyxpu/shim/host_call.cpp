@@ -15,6 +15,8 @@ namespace py = pybind11;
 py::object host_call(const std::string& name, const std::string& overload, const py::args& args,
                      const py::kwargs& kwargs) {
   const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
+  // A tensor that stands for a number is a number in Python.
+  const torch::jit::ToIValueAllowNumbersAsTensors numbers(true);
   auto stack = torch::jit::createStackForSchema(op.schema(), torch::jit::tuple_slice(args), kwargs, std::nullopt);
   bool dense = true;
   for (const auto& value : stack)

@@ -4,6 +4,7 @@
 // settings: call_kind.h) runs its Python function. So do the next two, which are recorded (recording.h); where both
 // asked the same of the device, that is a program (program.h), and from then on it is run in Python's place. A
 // recording that holds anything else than memory, launches, copies, fills and primitives makes none.
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/Dtype.h>
