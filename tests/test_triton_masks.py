@@ -168,6 +168,21 @@ def test_bounds_at_the_ends_of_32_bits_hold_as_they_are_written(base, bound):
     assert torch.equal(o, torch.where(at < bound, x, -1.0))
 
 
+@triton.jit
+def sums_kernel(x, o, base, more, bound, B: tl.constexpr):
+    at = tl.arange(0, B)
+    tl.store(o + at, tl.load(x + at, mask=(base + at) + (more + at * 0) < bound, other=-1.0))
+    tl.store(o + B + at, tl.load(x + at, mask=(base + at) + more < bound, other=-1.0))
+
+
+@pytest.mark.parametrize("base, more, bound", [(-(2**31), -9, 5), (2**31 - 70, 100, 5), (-9, 5, 60), (-100, -9, 5)])
+def test_sums_that_wrap_are_compared_as_they_wrap(base, more, bound):
+    x, o = torch.randn(64), torch.zeros(128)
+    launch(sums_kernel, (1,), x, o, base, more, bound, B=64)
+    at = (torch.arange(64) + base + more + 2**31) % 2**32 - 2**31
+    assert torch.equal(o, torch.where(at < bound, x, -1.0).repeat(2))
+
+
 def test_a_cpu_whose_masked_accesses_are_slow_has_a_loop_without():
     x, o = torch.randn(4096, device="xpu"), torch.zeros(4096, device="xpu")
     text = add_one_kernel[(8,)](x, o, 1001, B=512).asm["cl"]

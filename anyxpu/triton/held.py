@@ -18,8 +18,8 @@ _MOVES = frozenset({"tt.broadcast", "tt.expand_dims", "tt.reshape", "ttg.convert
 # left one.
 _BELOW = {"slt": 1, "sle": 0}
 
-Terms = tuple[list[Value], int]
-"""Scalars, and a constant: their sum."""
+Terms = tuple[list[Value], int, int]
+"""Scalars, and what is added to their sum at least and at most."""
 
 
 def parts(mask: Value, name: Callable[[Value], str]) -> dict[Value, str]:
@@ -40,13 +40,16 @@ def parts(mask: Value, name: Callable[[Value], str]) -> dict[Value, str]:
         return parts(op.operands[0], name) | parts(op.operands[1], name)
     if op.name != "arith.cmpi" or op.words[0] not in _BELOW or not isinstance(mask.type, Tensor):
         return {}
-    left, right = _largest(op.operands[0]), _splat(op.operands[1])
-    if left is None or right is None:
+    left, bound = _terms(op.operands[0]), _bound(op.operands[1], name)
+    if left is None or bound is None:
         return {}
-    # In 64 bits: a sum that would wrap is not below anything.
-    total = " + ".join([*(f"(long){name(v)}" for v in left[0]), f"{left[1] + _BELOW[op.words[0]]}L"])
-    bound = " + ".join([*(f"(long){name(v)}" for v in right[0]), f"{right[1]}L"])
-    return {mask: f"{total} <= {bound}"}
+    scalars, least, most = left
+    # In 64 bits, so that a sum of 32 that would wrap upwards is above the bound here.
+    terms = [f"(long){name(v)}" for v in scalars]
+    condition = f"{' + '.join([*terms, f'{most + _BELOW[op.words[0]]}L'])} <= {bound}"
+    if len(scalars) + (least < 0) > 1:  # or would wrap downwards
+        condition += f" && {' + '.join([*terms, f'{least}L'])} >= {-(2**31)}L"
+    return {mask: condition}
 
 
 def _integer(value: Value) -> bool:
@@ -54,42 +57,34 @@ def _integer(value: Value) -> bool:
     return isinstance(element, Scalar) and not element.is_float and 32 <= element.bits <= 64
 
 
-def _splat(value: Value) -> Terms | None:
-    """What one scalar, or constant, for all elements is."""
-    found = _largest(value)
-    return found if found is not None and _same(value) else None
+def _bound(value: Value, name: Callable[[Value], str]) -> str | None:
+    """The one scalar, or constant, that all elements are."""
+    found = _terms(value)
+    if found is None or found[1] != found[2] or len(found[0]) + (found[1] != 0) > 1:
+        return None
+    return f"(long){name(found[0][0])}" if found[0] else f"{found[1]}L"
 
 
-def _same(value: Value) -> bool:
-    """Whether all elements are alike."""
-    op = value.owner
-    if not isinstance(op, Op):
-        return False
-    if op.name in _MOVES:
-        return _same(op.operands[0])
-    return op.name == "tt.splat" or (op.name == "arith.constant" and isinstance(op.attrs.get("value"), int))
-
-
-def _largest(value: Value) -> Terms | None:
-    """A sum that no element is above."""
+def _terms(value: Value) -> Terms | None:
+    """What all elements lie between."""
     op = value.owner
     if not isinstance(op, Op) or not isinstance(value.type, Tensor) or not _integer(value):
         return None
     if op.name in _MOVES:
-        return _largest(op.operands[0])
+        return _terms(op.operands[0])
     if op.name == "tt.splat":
-        return [op.operands[0]], 0
+        return [op.operands[0]], 0, 0
     if op.name == "arith.constant":
         constant = op.attrs.get("value")
-        return ([], constant) if isinstance(constant, int) and not isinstance(constant, bool) else None
+        return ([], constant, constant) if isinstance(constant, int) and not isinstance(constant, bool) else None
     if op.name == "tt.make_range":
-        return [], int(op.attrs["end"]) - 1
+        return [], int(op.attrs["start"]), int(op.attrs["end"]) - 1
     if op.name == RANGE_BITS:
         last = value.type.shape[int(op.attrs["dim"])] - 1
-        return [], (last >> int(op.attrs["shift"])) & (int(op.attrs["mask"]) if op.attrs["mask"] != -1 else last)
+        return [], 0, (last >> int(op.attrs["shift"])) & int(op.attrs["mask"])
     if op.name == "arith.addi":
-        sides = [_largest(o) for o in op.operands]
-        if sides[0] is None or sides[1] is None:
+        first, second = (_terms(o) for o in op.operands)
+        if first is None or second is None:
             return None
-        return [*sides[0][0], *sides[1][0]], sides[0][1] + sides[1][1]
+        return [*first[0], *second[0]], first[1] + second[1], first[2] + second[2]
     return None
