@@ -114,19 +114,11 @@ TABLE: tuple[Patch, ...] = (
     ),
     Patch(
         "profiler",
-        "torch.autograd.profiler",
-        ("profile",),
-        "anyxpu.runtime.profiling:say_so",
+        "torch._C._autograd",
+        ("_KinetoEvent.device_type", "_KinetoEvent.device_index"),
+        "anyxpu.runtime.profiling:serve",
+        "torch.profiler's recorder for xpu is compiled into XPU wheels alone; others take what a device did for CUDA's",
         "torch.profiler takes ProfilerActivity.XPU and records nothing for it",
-        "nothing says so",
-    ),
-    Patch(
-        "profiler-activities",
-        "torch.profiler.profiler",
-        ("supported_activities",),
-        "anyxpu.runtime.profiling:offer_no_kernels",
-        "torch.profiler offers ProfilerActivity.XPU wherever there is xpu",
-        "it is offered, and records nothing",
     ),
     Patch(
         "jagged-attention",

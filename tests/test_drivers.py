@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -350,6 +350,57 @@ def test_elapsed_time_needs_two_timing_events_that_were_reached(driver: Driver) 
     gate.open()
     driver.synchronize(queue)
     assert driver.elapsed(start, end) >= 0
+
+
+def test_a_command_tells_when_it_ran(driver: Driver) -> None:
+    queue = driver.queue(0)
+    memory, host = driver.allocate(0, MIB), np.zeros(MIB, dtype=np.uint8)
+    asked: list[tuple[int, int, int]] = []
+
+    def timed(enqueue: Callable[[], None]) -> None:
+        event = driver.event(0, timing=True)
+        driver.event_of_next(event)
+        before = time.monotonic_ns()
+        enqueue()
+        driver.synchronize(queue)
+        asked.append((event, before, time.monotonic_ns()))
+
+    sleep = HostFunction(lambda _: time.sleep(0.05))
+    timed(lambda: driver.host_call(queue, sleep))
+    timed(lambda: driver.copy(queue, memory, address(host), MIB))
+    timed(lambda: driver.copy(queue, memory, address(host), 16))  # which the calling thread may do itself
+    timed(lambda: driver.fill(queue, memory, b"\x07", MIB))
+    timed(lambda: driver.fill(queue, memory, b"\x07\x01", MIB // 2))
+    slack = 1_000_000  # two clocks, and who waits is told late
+    for event, before, after in asked:
+        begin, end = driver.interval(event)
+        assert before - slack <= begin <= end <= after + slack
+    begin, end = driver.interval(asked[0][0])
+    assert end - begin >= 49_000_000
+
+
+def test_the_time_of_a_command_is_asked_of_its_own_event(driver: Driver) -> None:
+    queue, event, plain = driver.queue(0), driver.event(0, timing=True), driver.event(0)
+    with refuses(Status.INVALID, "timing"):
+        driver.event_of_next(plain)
+    with refuses(Status.UNSUPPORTED, "no command"):
+        driver.interval(event)
+    driver.event_of_next(event)
+    driver.event_of_next(None)
+    memory = driver.allocate(0, 64)
+    driver.fill(queue, memory, b"\0", 64)
+    driver.synchronize(queue)
+    with refuses(Status.UNSUPPORTED, "no command"):
+        driver.interval(event)
+    gate = Gate(driver, queue)
+    driver.event_of_next(event)
+    driver.copy(queue, memory + 32, memory, 32)
+    with refuses(Status.NOT_READY, "once it is done"):
+        driver.interval(event)
+    gate.open()
+    driver.synchronize(queue)
+    begin, end = driver.interval(event)
+    assert 0 < begin <= end
 
 
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:

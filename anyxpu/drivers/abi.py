@@ -14,7 +14,7 @@ from typing import Any
 
 from anyxpu.drivers import NAMES, library_path
 
-ABI = 5
+ABI = 6
 
 
 class Status(IntEnum):
@@ -134,6 +134,12 @@ class KernelInfo(ctypes.Structure):
     )
 
 
+class Interval(ctypes.Structure):
+    """``ax_interval``: nanoseconds of the host's CLOCK_MONOTONIC."""
+
+    _fields_ = (("begin", c_uint64), ("end", c_uint64))
+
+
 HostFunction = ctypes.CFUNCTYPE(None, c_void_p)
 
 _handle = c_void_p
@@ -161,6 +167,8 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "event_query": (_handle,),
     "event_synchronize": (_handle,),
     "event_elapsed": (_handle, _handle, POINTER(c_double)),
+    "event_of_next": (_handle,),
+    "event_interval": (_handle, POINTER(Interval)),
     "module_create": (c_int, c_int, c_char_p, c_uint64, c_char_p, POINTER(_handle)),
     "module_native": (_handle, c_void_p, POINTER(c_uint64)),
     "module_destroy": (_handle,),
@@ -291,6 +299,16 @@ class Driver:
         out = c_double()
         self._call("event_elapsed", start, end, byref(out))
         return out.value
+
+    def event_of_next(self, event: int | None) -> None:
+        """``event`` stands for the next command that the calling thread enqueues; None takes that back."""
+        self._call("event_of_next", event)
+
+    def interval(self, event: int) -> tuple[int, int]:
+        """When the command ran that ``event`` stands for: nanoseconds, as ``time.monotonic_ns()`` counts them."""
+        out = Interval()
+        self._call("event_interval", event, byref(out))
+        return out.begin, out.end
 
     def module(self, device: int, format: Format, data: bytes, options: str = "") -> int:
         return self._made("module_create", device, format, data, len(data), options.encode())

@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define AX_DRIVER_ABI 5
+#define AX_DRIVER_ABI 6
 
 typedef enum ax_status {
   AX_OK = 0,
@@ -122,6 +122,12 @@ typedef struct ax_kernel_info {
   uint32_t concurrent_groups;
 } ax_kernel_info;
 
+/* When the device worked on a command, in nanoseconds of the host's CLOCK_MONOTONIC. */
+typedef struct ax_interval {
+  uint64_t begin;
+  uint64_t end;
+} ax_interval;
+
 typedef struct ax_driver {
   uint32_t abi; /* AX_DRIVER_ABI */
   const char* name;
@@ -166,6 +172,12 @@ typedef struct ax_driver {
   ax_status (*event_synchronize)(ax_event* event);
   /* Milliseconds from `start` to `end`; both recorded with timing and done, else AX_INVALID / AX_NOT_READY. */
   ax_status (*event_elapsed)(ax_event* start, ax_event* end, double* milliseconds);
+  /* For profilers. `event`, created with timing, stands for the next command (copy, fill, host_call, launch) that the
+   * calling thread enqueues or does at once; NULL takes that back. It is good for `event_interval` and
+   * `event_destroy` alone. */
+  ax_status (*event_of_next)(ax_event* event);
+  /* AX_NOT_READY until that command is done; AX_UNSUPPORTED where the device does not tell. */
+  ax_status (*event_interval)(ax_event* event, ax_interval* out);
 
   /* `options` are the OpenCL C build options. On AX_BUILD_FAILED last_error() holds the build log. */
   ax_status (*module_create)(int device, ax_module_format format, const void* data, uint64_t bytes, const char* options,

@@ -62,6 +62,7 @@ def provide(
         made = found or build(device, family, words)
     else:
         made = build(device, family, words)
+    made.kernel.call_it(title(family, words))
     return made.kernel, made.lanes, made.operations, list(made.assertions)
 
 
@@ -77,6 +78,20 @@ def build(device: int, family: str, words: tuple[Any, ...]) -> prepared.Prepared
         return importlib.import_module(module_of(family)).source(*words)
 
     return prepared.prepare(device, _name(family, words), source, _warps(device), family in _BY_TABLES)
+
+
+def title(family: str, words: tuple[Any, ...]) -> str:
+    """What profiles call the kernel: the words of its class that are names, each once.
+
+    >>> title("pointwise", ("gelu", "tanh", "fp32", ["fp32", "fp32"], [[2, 2]], 0))
+    'pointwise_gelu_tanh_fp32'
+    """
+    names: list[str] = [family]
+    for word in words:
+        for name in word if isinstance(word, (list, tuple)) else (word,):
+            if isinstance(name, str) and name.replace("_", "a").isalnum() and name not in names:
+                names.append(name)
+    return "_".join(names)
 
 
 def dtypes() -> dict[str, Any]:

@@ -139,6 +139,7 @@ def _load(device: int, payload: bytes, module: Any = None) -> Prepared:
     try:
         module = module or lib().load_module(device, "native" if made_here else native.module_format(code), code)
         kernel = module.kernel(about["name"])
+        kernel.call_it(about["name"].removeprefix("kernel_"))  # c_name's, whose module is slow to import
     except RuntimeError as error:
         raise KernelError(about["name"], "", f"the device cannot load its native code: {error}") from error
     most = kernel.info()["max_work_group_size"]

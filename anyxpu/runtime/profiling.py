@@ -1,48 +1,38 @@
-"""torch.profiler on xpu: the host's side is recorded, kernels are not, and that is said when they are asked for."""
+"""torch.profiler on xpu: what the device does is recorded by the shim (``shim/kineto.cpp``); here it gets its name."""
 
 from __future__ import annotations
 
-import sys
-import warnings
 from types import ModuleType
 from typing import Any
 
-_TOLD = (
-    "anyxpu: ProfilerActivity.XPU records nothing: kernels of xpu do not appear in this profile, and operators have "
-    "the host's times alone. Events with enable_timing=True time what runs on the device."
-)
+from anyxpu.shim import lib
 
 
-def offer_no_kernels(module: ModuleType) -> None:
-    """Change ``torch.profiler.profiler``: ``supported_activities`` leaves XPU out."""
-    original = module.supported_activities  # type: ignore[attr-defined]
+def serve(module: ModuleType) -> None:
+    """Change ``torch._C._autograd``: events of xpu's are told from CUDA's, and Kineto is given xpu's profiler.
 
-    def supported_activities() -> set[Any]:
-        return {activity for activity in original() if activity.name != "XPU"}
+    A torch that was not compiled for XPU takes every activity of a device for CUDA's. Beside CUDA devices that are
+    there, the shim numbers its own from ``profiled_beside_cuda``.
+    """
+    from torch._C._autograd import DeviceType
 
-    supported_activities.__doc__ = original.__doc__
-    for place in (module, sys.modules.get("torch.profiler")):
-        if place is not None and getattr(place, "supported_activities", None) is original:
-            place.__dict__["supported_activities"] = supported_activities
+    event: Any = module._KinetoEvent  # type: ignore[attr-defined]
+    type_of, index_of = event.device_type, event.device_index
+    beside: int = lib().profiled_beside_cuda
 
+    def device_type(self: Any) -> Any:
+        found = type_of(self)
+        return DeviceType.XPU if found == DeviceType.CUDA and _is_ours(index_of(self), beside) else found
 
-def say_so(module: ModuleType) -> None:
-    """Change ``torch.autograd.profiler.profile``: asked to record xpu, it says at once that it does not."""
-    profile: Any = module.profile  # type: ignore[attr-defined]
-    original = profile.__init__
+    def device_index(self: Any) -> int:
+        index: int = index_of(self)
+        return index - beside if index >= beside and type_of(self) == DeviceType.CUDA else index
 
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        if getattr(self, "use_device", None) == "xpu":
-            warnings.warn(_TOLD, stacklevel=_outside(module))
-
-    profile.__init__ = __init__
+    event.device_type, event.device_index = device_type, device_index
+    lib().serve_profiler()
 
 
-def _outside(module: ModuleType) -> int:
-    """How many frames up the caller is that is not the profiler's own."""
-    frame, depth = sys._getframe(2), 2
-    own = (module.__name__, "torch.profiler.profiler")
-    while frame.f_back is not None and frame.f_globals.get("__name__") in own:
-        frame, depth = frame.f_back, depth + 1
-    return depth
+def _is_ours(index: int, beside: int) -> bool:
+    import torch
+
+    return index >= beside or not torch.cuda.is_available()

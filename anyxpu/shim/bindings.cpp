@@ -265,5 +265,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   anyxpu::bind_sharing(m);
   anyxpu::bind_primitives(m);
   anyxpu::bind_replay(m);
+  anyxpu::bind_profiler(m);
   anyxpu::bind_inductor(m);
 }

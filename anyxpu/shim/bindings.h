@@ -19,6 +19,7 @@ void bind_finishing(pybind11::module_& m);    // the end of the process
 void bind_sharing(pybind11::module_& m);      // storages in memory that processes share
 void bind_primitives(pybind11::module_& m);   // what oneDNN runs
 void bind_replay(pybind11::module_& m);       // operators written in Python
+void bind_profiler(pybind11::module_& m);     // xpu's half of torch.profiler
 void bind_inductor(pybind11::module_& m);     // what Inductor's generated wrappers call
 
 }  // namespace anyxpu

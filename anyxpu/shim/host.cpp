@@ -21,6 +21,7 @@
 
 #include "shim/arguments.h"
 #include "shim/bindings.h"
+#include "shim/commands.h"
 #include "shim/host_memory.h"
 #include "shim/host_temporaries.h"
 #include "shim/notice.h"
@@ -609,7 +610,10 @@ void serve_by_host(const c10::OperatorHandle& op, Stack* stack) {
   {
     std::optional<SeededDefaultGenerator> seeded;
     if (!has_generator && op.hasTag(at::Tag::nondeterministic_seeded)) seeded.emplace(device.index());
-    run(op, name, arguments);
+    {
+      const WatchedHost watched(device.index(), name);
+      run(op, name, arguments);
+    }
     widened.close(arguments);
     if (kByColumns.count(name)) arguments[0] = arguments[0].toTensor().t().contiguous().t();
   }

@@ -65,7 +65,9 @@ constexpr size_t kShare = 4;
 // Of one block. A program may read its way through a large one, a slice of it after the other.
 constexpr size_t kMostCopies = 4096;
 
-const ax_driver* real = nullptr;
+std::atomic<const ax_driver*> real{nullptr};
+
+const ax_driver& below() noexcept { return *real.load(std::memory_order_relaxed); }
 
 ax_status launch(ax_queue* queue, ax_kernel* kernel, const uint32_t groups[3], const uint32_t local[3],
                  const ax_arg* args, uint32_t arg_count, uint64_t operations) {
@@ -75,29 +77,29 @@ ax_status launch(ax_queue* queue, ax_kernel* kernel, const uint32_t groups[3], c
   }
   if (C10_UNLIKELY(the_recording != nullptr))
     the_recording->launched(queue, kernel, groups, local, args, arg_count, operations, nullptr);
-  return real->launch(queue, kernel, groups, local, args, arg_count, operations);
+  return below().launch(queue, kernel, groups, local, args, arg_count, operations);
 }
 
 ax_status copy(ax_queue* queue, void* dst, const void* src, uint64_t bytes) {
   note_written(dst);
   if (C10_UNLIKELY(the_recording != nullptr)) the_recording->copied(queue, dst, src, bytes);
-  return real->copy(queue, dst, src, bytes);
+  return below().copy(queue, dst, src, bytes);
 }
 
 ax_status fill(ax_queue* queue, void* dst, const void* pattern, uint32_t pattern_bytes, uint64_t count) {
   note_written(dst);
   if (C10_UNLIKELY(the_recording != nullptr)) the_recording->filled(queue, dst, pattern, pattern_bytes, count);
-  return real->fill(queue, dst, pattern, pattern_bytes, count);
+  return below().fill(queue, dst, pattern, pattern_bytes, count);
 }
 
 ax_status host_call(ax_queue* queue, void (*fn)(void*), void* data) {
   spoil_recording("the host's own work in a stream");
-  return real->host_call(queue, fn, data);
+  return below().host_call(queue, fn, data);
 }
 
 ax_status queue_synchronize(ax_queue* queue) {
   spoil_recording("a wait for the device");
-  return real->queue_synchronize(queue);
+  return below().queue_synchronize(queue);
 }
 
 }  // namespace
@@ -160,10 +162,12 @@ void note_written(const void* address) {
   all.bound();
 }
 
+void give_commands_to(const ax_driver* driver) { real.store(driver, std::memory_order_relaxed); }
+
 const ax_driver* noting_writes(const ax_driver* driver) {
   static auto* table = new ax_driver;
   *table = *driver;
-  real = driver;
+  give_commands_to(driver);
   table->launch = &launch;
   table->copy = &copy;
   table->fill = &fill;
@@ -178,7 +182,7 @@ ax_status launch_writing(const void* written, ax_queue* queue, ax_kernel* kernel
   note_written(written);
   if (C10_UNLIKELY(the_recording != nullptr))
     the_recording->launched(queue, kernel, groups, local, args, arg_count, operations, &written);
-  return real->launch(queue, kernel, groups, local, args, arg_count, operations);
+  return below().launch(queue, kernel, groups, local, args, arg_count, operations);
 }
 
 bool drop_copies() {

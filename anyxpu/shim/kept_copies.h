@@ -31,6 +31,8 @@ void keep_copy(const at::Tensor& tensor, uint64_t form, ax_queue* queue, uint64_
 void note_written(const void* address);
 // The driver's table with launches, copies and fills that note what they write.
 const ax_driver* noting_writes(const ax_driver* driver);
+// Has launches, copies, fills and host calls go to this table from now on, when what they write is noted.
+void give_commands_to(const ax_driver* driver);
 // A launch that writes at `written` alone, so that copies of what it reads are kept.
 ax_status launch_writing(const void* written, ax_queue* queue, ax_kernel* kernel, const uint32_t groups[3],
                          const uint32_t local[3], const ax_arg* args, uint32_t arg_count, uint64_t operations);

@@ -22,6 +22,7 @@
 
 #include "shim/assertions.h"
 #include "shim/bindings.h"
+#include "shim/commands.h"
 #include "shim/kept_copies.h"
 #include "shim/recording.h"
 #include "shim/runtime.h"
@@ -64,10 +65,15 @@ struct Module {
 
 struct Kernel {
   Kernel(std::shared_ptr<Module> module, ax_kernel* handle, std::string name)
-      : module(std::move(module)), handle(handle), name(std::move(name)) {}
+      : module(std::move(module)), handle(handle), name(std::move(name)) {
+    name_kernel(handle, this->name);
+  }
   Kernel(const Kernel&) = delete;
   Kernel& operator=(const Kernel&) = delete;
-  ~Kernel() { destroy(&ax_driver::kernel_destroy, handle); }
+  ~Kernel() {
+    forget_kernel(handle);
+    destroy(&ax_driver::kernel_destroy, handle);
+  }
   const std::shared_ptr<Module> module;  // outlives its kernels
   ax_kernel* const handle;
   const std::string name;
@@ -621,6 +627,9 @@ void bind_launch(py::module_& m) {
   py::class_<Kernel, std::shared_ptr<Kernel>>(m, "Kernel", "One kernel of a Module.")
       .def_property_readonly("handle", [](const Kernel& k) { return reinterpret_cast<uintptr_t>(k.handle); })
       .def_property_readonly("name", [](const Kernel& k) { return k.name; })
+      .def(
+          "call_it", [](const Kernel& k, const std::string& name) { name_kernel(k.handle, name); }, py::arg("name"),
+          "What profilers call it; its function's name else.")
       .def("info", &kernel_info,
            "A dict of max_work_group_size and sub_group_size (work-items), local_mem_size, private_mem_size and "
            "spill_size (bytes); 0 where unknown.");

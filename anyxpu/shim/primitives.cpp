@@ -4,6 +4,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "shim/bindings.h"
+#include "shim/commands.h"
 #include "shim/gil.h"
 #include "shim/recording.h"
 
@@ -69,6 +70,7 @@ void Primitive::run(uintptr_t stream, ax_queue* queue, bool taken, at::ArrayRef<
   int status = 0;
   {
     const GilReleased no_gil;
+    const WatchedPrimitive watched(queue, what_);
     status =
         taken ? reinterpret_cast<Take>(calls_.take)(queue, operations, pointer(calls_.execute), pointer(handle_),
                                                     pointer(stream), count, memories.made.data(), nullptr, nullptr)

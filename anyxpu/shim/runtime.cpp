@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "shim/commands.h"
 #include "shim/kept_copies.h"
 
 namespace anyxpu {
@@ -68,6 +69,7 @@ const ax_driver& start() {
     read_devices(candidate);
     pthread_atfork(nullptr, nullptr, in_child);
     failure.clear();
+    watch_driver(candidate);
     candidate = noting_writes(candidate);
     started.store(candidate);
     return *candidate;

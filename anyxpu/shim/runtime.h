@@ -7,6 +7,7 @@
 #include <c10/util/Exception.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -62,6 +63,8 @@ int stream_priority(c10::Stream stream);
 // A stream over a queue somebody else owns (a sycl::queue* with the sycl driver).
 c10::Stream stream_from_external(ax_queue* queue, c10::DeviceIndex device);
 ax_queue* queue(c10::Stream stream);
+// Whose queue it is; none where somebody else owns it.
+std::optional<c10::Stream> stream_of(const ax_queue* queue);
 ax_queue* current_queue(c10::DeviceIndex device = -1);
 void synchronize_device(c10::DeviceIndex device = -1);
 

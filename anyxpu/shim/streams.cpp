@@ -62,6 +62,10 @@ struct PoolPlace {
 
 bool is_pooled(c10::StreamId id) { return id & 1; }
 
+c10::StreamId pooled_id(PoolPlace place) {
+  return static_cast<c10::StreamId>((place.slot * kPriorities.size() + place.priority) * 2 + 1);
+}
+
 PoolPlace pool_place(c10::StreamId id) {
   auto n = static_cast<size_t>(id >> 1);
   PoolPlace place{n % kPriorities.size(), n / kPriorities.size()};
@@ -96,7 +100,18 @@ c10::Stream stream_from_pool(c10::DeviceIndex device, int priority) {
   check_device(device);
   size_t level = priority_class(priority);
   size_t slot = queues()[static_cast<size_t>(device)].next[level]++ % kPoolSize;
-  return make_stream(static_cast<c10::StreamId>((slot * kPriorities.size() + level) * 2 + 1), device);
+  return make_stream(pooled_id({level, slot}), device);
+}
+
+std::optional<c10::Stream> stream_of(const ax_queue* queue) {
+  for (c10::DeviceIndex device = 0; device < device_count(); ++device) {
+    auto& all = queues()[static_cast<size_t>(device)];
+    if (all.main.peek() == queue) return make_stream(0, device);
+    for (size_t level = 0; level < kPriorities.size(); ++level)
+      for (size_t slot = 0; slot < kPoolSize; ++slot)
+        if (all.pool[level][slot].peek() == queue) return make_stream(pooled_id({level, slot}), device);
+  }
+  return std::nullopt;
 }
 
 int stream_priority(c10::Stream stream) {

@@ -191,6 +191,7 @@ class Utils:
         try:
             module = _lib().load_module(device, native.module_format(binary) if gpu else "native", binary, "")
             kernel = module.kernel(c_name(name))
+            kernel.call_it(name)
         except RuntimeError as error:
             raise KernelError(name, "", f"the device cannot load its native code: {error}") from error
         info = kernel.info()

@@ -345,10 +345,16 @@ struct ax_queue {
   std::shared_ptr<Worker> worker;
 };
 
+// Of one command, for profilers; the queue's thread may reach it after the event is gone.
+struct Interval {
+  std::atomic<uint64_t> begin{0}, end{0};
+};
+
 struct ax_event {
   bool timing;
   std::mutex mutex;
   std::shared_ptr<Mark> mark;  // null until recorded
+  std::shared_ptr<Interval> interval = nullptr;
   std::shared_ptr<Mark> current() {
     std::lock_guard lock(mutex);
     return mark;
@@ -390,11 +396,45 @@ ax_status queue_query(ax_queue* queue) { return queue->worker->idle() ? AX_OK : 
 
 ax_status queue_help(ax_queue*) { return AX_OK; }
 
+thread_local ax_event* t_timed = nullptr;
+
+uint64_t steady_now() {
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count());
+}
+
+// `work` in the queue's order; its interval is what the calling thread's event stands for, where it set one.
+template <typename Work>
+void push_command(ax_queue* queue, Work work) {
+  ax_event* const timed = std::exchange(t_timed, nullptr);
+  if (timed == nullptr) return queue->worker->push(std::move(work));
+  timed->interval = std::make_shared<Interval>();
+  queue->worker->push([work = std::move(work), interval = timed->interval] {
+    interval->begin = steady_now();
+    work();
+    interval->end = steady_now();
+  });
+}
+
+ax_status event_of_next(ax_event* event) {
+  if (event != nullptr && !event->timing)
+    return fail(AX_INVALID, "the event of a command must have been created with timing");
+  t_timed = event;
+  return AX_OK;
+}
+
+ax_status event_interval(ax_event* event, ax_interval* out) {
+  if (event->interval == nullptr) return fail(AX_UNSUPPORTED, "the event stands for no command whose time is known");
+  if (event->interval->end == 0) return fail(AX_NOT_READY, "the time of a command is known once it is done");
+  *out = {event->interval->begin, event->interval->end};
+  return AX_OK;
+}
+
 ax_status copy(ax_queue* queue, void* dst, const void* src, uint64_t bytes) {
   count(kCopy);
   if (bytes == 0) return AX_OK;
   if (dst == nullptr || src == nullptr) return fail(AX_INVALID, "a copy from or to a null address was asked for");
-  queue->worker->push([=] {
+  push_command(queue, [=] {
     g_faults[kCopyMs].delay();
     std::memmove(dst, src, bytes);
   });
@@ -409,7 +449,7 @@ ax_status fill(ax_queue* queue, void* dst, const void* pattern, uint32_t pattern
   if (dst == nullptr) return fail(AX_INVALID, "a fill of a null address was asked for");
   std::array<uint8_t, 16> bytes{};
   std::memcpy(bytes.data(), pattern, pattern_bytes);
-  queue->worker->push([=] {
+  push_command(queue, [=] {
     auto* to = static_cast<uint8_t*>(dst);
     for (uint64_t i = 0; i < repetitions; ++i, to += pattern_bytes) std::memcpy(to, bytes.data(), pattern_bytes);
   });
@@ -420,7 +460,7 @@ ax_status fill(ax_queue* queue, void* dst, const void* pattern, uint32_t pattern
 ax_status host_call(ax_queue* queue, void (*fn)(void*), void* data) {
   count(kHostCall);
   if (fn == nullptr) return fail(AX_INVALID, "a host call of a null function was asked for");
-  queue->worker->push([=, worker = queue->worker.get()] {
+  push_command(queue, [=, worker = queue->worker.get()] {
     try {
       fn(data);
     } catch (const std::exception& error) {
@@ -538,7 +578,7 @@ ax_status launch(ax_queue* queue, ax_kernel* kernel, const uint32_t groups[3], c
                                 " work-items; the device takes 1 to " + std::to_string(kMaxWorkGroupSize));
   }
   const bool breaks = g_faults[kRun].fires();
-  queue->worker->push([worker = queue->worker.get(), breaks, name = breaks ? kernel->name : std::string()] {
+  push_command(queue, [worker = queue->worker.get(), breaks, name = breaks ? kernel->name : std::string()] {
     g_faults[kLaunchMs].delay();
     if (breaks) worker->report("an injected fault broke kernel " + name);
   });
@@ -577,6 +617,8 @@ ANYXPU_EXPORT const ax_driver* anyxpu_driver(void) {
       .event_query = event_query,
       .event_synchronize = event_synchronize,
       .event_elapsed = event_elapsed,
+      .event_of_next = event_of_next,
+      .event_interval = event_interval,
       .module_create = module_create,
       .module_native = module_native,
       .module_destroy = module_destroy,

@@ -35,6 +35,12 @@ class Errors {
   std::string text_;
 };
 
+// When the host did a command. Outlives the event that stands for it: the command may still be waiting.
+struct HostInterval {
+  uint64_t began = 0;
+  std::atomic<uint64_t> ended{0};  // 0: not done yet
+};
+
 }  // namespace anyxpu::sycl_driver
 
 struct ax_event {
@@ -44,6 +50,9 @@ struct ax_event {
   std::optional<sycl::context> context;                 // of the queue it was last recorded on
   std::shared_ptr<anyxpu::sycl_driver::Errors> errors;  // of that queue; null where it is somebody else's
   std::mutex mutex;
+  // Of one command (event_of_next), in nanoseconds of the host's steady clock.
+  uint64_t asked = 0;                                               // when the device was given it; 0: it was not
+  std::shared_ptr<anyxpu::sycl_driver::HostInterval> by_host = {};  // where the host's threads do it
 };
 
 namespace anyxpu::sycl_driver {
@@ -152,6 +161,8 @@ ax_status event_wait(ax_event* event, ax_queue* queue);
 ax_status event_query(ax_event* event);
 ax_status event_synchronize(ax_event* event);
 ax_status event_elapsed(ax_event* start, ax_event* end, double* milliseconds);
+ax_status event_of_next(ax_event* event);
+ax_status event_interval(ax_event* event, ax_interval* out);
 
 ax_status module_create(int device, ax_module_format format, const void* data, uint64_t bytes, const char* options,
                         ax_module** out);
@@ -170,6 +181,22 @@ std::shared_ptr<Errors> errors_of(ax_queue* queue);  // null where the queue is 
 [[noreturn]] void replace_failed(ax_queue* handle, sycl::queue& failed, const sycl::exception& error);
 // Whether `error` says that something enqueued earlier failed, and not this.
 bool failed_earlier(const sycl::exception& error) noexcept;
+
+// Whose interval the calling thread's next command is (event_of_next), from now on nobody's; null for none.
+ax_event* take_timed() noexcept;
+uint64_t steady_now() noexcept;  // nanoseconds
+// The calling thread has just done what `timed` stands for, itself; nothing for null.
+inline void done_here(ax_event* timed, uint64_t began) {
+  if (timed == nullptr) return;
+  timed->by_host = std::make_shared<HostInterval>();
+  timed->by_host->began = began;
+  timed->by_host->ended.store(steady_now(), std::memory_order_release);
+}
+// What a submission returned is what `timed` stands for.
+inline void enqueued(ax_event* timed, uint64_t asked, sycl::event event) {
+  timed->event = std::move(event);
+  timed->asked = asked;
+}
 
 // Held while something is submitted to the queue, and while something of it runs in the calling thread: what two
 // threads give to one queue does not overlap.

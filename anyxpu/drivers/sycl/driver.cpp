@@ -106,6 +106,8 @@ extern "C" __attribute__((visibility("default"))) const ax_driver* anyxpu_driver
       .event_query = event_query,
       .event_synchronize = event_synchronize,
       .event_elapsed = event_elapsed,
+      .event_of_next = event_of_next,
+      .event_interval = event_interval,
       .module_create = module_create,
       .module_native = module_native,
       .module_destroy = module_destroy,

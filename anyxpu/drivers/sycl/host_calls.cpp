@@ -17,10 +17,12 @@ namespace experimental = sycl::ext::oneapi::experimental;
 struct HostCall {
   void (*fn)(void*);
   void* data;
-  std::shared_ptr<Errors> errors;  // null for a queue that is somebody else's
+  std::shared_ptr<Errors> errors;       // null for a queue that is somebody else's
+  std::shared_ptr<HostInterval> timed;  // null where nobody asks
 
   // A function may throw to report a failure; its queue reports it when it is waited for.
   void run() noexcept {
+    const uint64_t began = timed == nullptr ? 0 : steady_now();
     try {
       fn(data);
     } catch (const std::exception& error) {
@@ -28,6 +30,9 @@ struct HostCall {
     } catch (...) {
       if (errors) errors->keep("an unknown exception of a host function");
     }
+    if (timed == nullptr) return;
+    timed->began = began;
+    timed->ended.store(steady_now(), std::memory_order_release);
   }
 };
 
@@ -70,7 +75,8 @@ bool runs_native_kernels(const sycl::queue& queue) {
 ax_status host_call(ax_queue* queue, void (*fn)(void*), void* data) {
   return guarded(AX_LAUNCH_FAILED, [&] {
     require(fn != nullptr, "a host call of a null function was asked for");
-    auto call = std::make_unique<HostCall>(HostCall{fn, data, errors_of(queue)});
+    auto call = std::make_unique<HostCall>(HostCall{fn, data, errors_of(queue), nullptr});
+    if (ax_event* const timed = take_timed()) call->timed = timed->by_host = std::make_shared<HostInterval>();
     on_queue(queue, [&](sycl::queue& q) {
       if (runs_native_kernels(q) && all_enqueued(q)) return enqueue_native(q, std::move(call));
       experimental::host_task(q, [shared = std::shared_ptr<HostCall>(std::move(call))] { shared->run(); });

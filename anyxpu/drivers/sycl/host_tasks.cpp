@@ -119,7 +119,10 @@ bool run_now(ax_queue* handle, const Tasks& tasks, uint64_t operations) {
   if (operations > kLittle) return false;
   const std::lock_guard gate(anyxpu::sycl_driver::gate_of(handle));
   if (!anyxpu::sycl_driver::hold(handle).ext_oneapi_empty()) return false;
+  ax_event* const timed = anyxpu::sycl_driver::take_timed();
+  const uint64_t began = timed == nullptr ? 0 : anyxpu::sycl_driver::steady_now();
   run(tasks);
+  anyxpu::sycl_driver::done_here(timed, began);
   return true;
 }
 

@@ -69,11 +69,19 @@ ANYXPU_EXPORT int anyxpu_sycl_guarded_30(
   });
 }
 
-// The same of a call that submits to `queue`: it waits for the queue's gate, as this driver's own submissions do.
+// The same of oneDNN's dnnl_sycl_interop_primitive_execute, which submits to `queue`: it waits for the queue's gate, as
+// this driver's own submissions do. Its last word says where to leave the event of what it submits.
 ANYXPU_EXPORT int anyxpu_sycl_submit_6(ax_queue* queue, anyxpu_sycl_six_words function, uint64_t a, uint64_t b,
                                        uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
   std::lock_guard gate(anyxpu::sycl_driver::gate_of(queue));
-  return guarded_call([&] { return function(a, b, c, d, e, f); });
+  ax_event* const timed = anyxpu::sycl_driver::take_timed();
+  const uint64_t asked = timed == nullptr ? 0 : anyxpu::sycl_driver::steady_now();
+  if (timed != nullptr) f = reinterpret_cast<uint64_t>(&timed->event);
+  return guarded_call([&] {
+    const int status = function(a, b, c, d, e, f);
+    if (timed != nullptr && status == 0) timed->asked = asked;
+    return status;
+  });
 }
 
 // What the last exception of this thread said.

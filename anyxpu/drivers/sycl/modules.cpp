@@ -68,6 +68,15 @@ void check_launch(const ax_kernel& kernel, const uint32_t local[3], uint32_t arg
   }
 }
 
+// False where the calling thread could not, and nothing happened.
+bool run_here(const ax_kernel& kernel, const uint32_t groups[3], const uint32_t local[3], const ax_arg* args,
+              uint32_t arg_count, ax_event* timed) {
+  const uint64_t began = timed == nullptr ? 0 : steady_now();
+  if (!kernel.in_place->run(kernel.direct.get(), groups, local, args, arg_count)) return false;
+  done_here(timed, began);
+  return true;
+}
+
 }  // namespace
 
 ax_status module_create(int device, ax_module_format format, const void* data, uint64_t bytes, const char* options,
@@ -120,14 +129,17 @@ ax_status launch(ax_queue* queue, ax_kernel* kernel, const uint32_t groups[3], c
     // SYCL counts dimensions from the slowest, OpenCL from the fastest.
     const sycl::range<3> items(local[2], local[1], local[0]);
     const sycl::range<3> all(size_t{groups[2]} * local[2], size_t{groups[1]} * local[1], size_t{groups[0]} * local[0]);
+    ax_event* const timed = take_timed();
     on_queue(queue, [&](sycl::queue& q) {
       check_device(*kernel, q);
-      if (little && q.ext_oneapi_empty() && kernel->in_place->run(kernel->direct.get(), groups, local, args, arg_count))
-        return;
-      experimental::submit(q, [&](sycl::handler& handler) {
+      if (little && q.ext_oneapi_empty() && run_here(*kernel, groups, local, args, arg_count, timed)) return;
+      const auto command = [&](sycl::handler& handler) {
         set_arguments(handler, args, arg_count);
         handler.parallel_for(sycl::nd_range<3>(all, items), kernel->kernel);
-      });
+      };
+      if (timed == nullptr) return experimental::submit(q, command);
+      const uint64_t asked = steady_now();
+      enqueued(timed, asked, q.submit(command));
     });
   });
 }

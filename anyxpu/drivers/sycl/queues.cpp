@@ -188,13 +188,17 @@ ax_status copy(ax_queue* queue, void* dst, const void* src, uint64_t bytes) {
   return guarded(AX_LAUNCH_FAILED, [&] {
     if (bytes == 0) return;
     require(dst != nullptr && src != nullptr, "a copy from or to a null address was asked for");
+    ax_event* const timed = take_timed();
     on_queue(queue, [&](sycl::queue& q) {
       if (bytes <= kFewBytes && done_at_once(q)) {
+        const uint64_t began = timed == nullptr ? 0 : steady_now();
         std::memmove(dst, src, bytes);
-        return;
+        return done_here(timed, began);
       }
       if (copy_between_gpus(q, dst, src, bytes)) return;
-      experimental::memcpy(q, dst, src, bytes);
+      if (timed == nullptr) return experimental::memcpy(q, dst, src, bytes);
+      const uint64_t asked = steady_now();
+      enqueued(timed, asked, q.memcpy(dst, src, bytes));
     });
   });
 }
@@ -205,17 +209,23 @@ ax_status fill(ax_queue* queue, void* dst, const void* pattern, uint32_t pattern
     require(dst != nullptr && pattern != nullptr, "a fill of a null address was asked for");
     if (std::find(kPatternBytes.begin(), kPatternBytes.end(), pattern_bytes) == kPatternBytes.end())
       throw Failure(AX_INVALID, "a fill pattern has 1, 2, 4, 8 or 16 bytes, not " + std::to_string(pattern_bytes));
+    ax_event* const timed = take_timed();
     on_queue(queue, [&](sycl::queue& q) {
       // Four times as fast as a wider fill on the CPU, and zero is what is asked for most.
       const auto* bytes = static_cast<const uint8_t*>(pattern);
       const bool uniform = std::all_of(bytes, bytes + pattern_bytes, [&](uint8_t byte) { return byte == bytes[0]; });
       if (uniform && count <= kFewBytes / pattern_bytes && done_at_once(q)) {
+        const uint64_t began = timed == nullptr ? 0 : steady_now();
         std::memset(dst, bytes[0], count * pattern_bytes);
-        return;
+        return done_here(timed, began);
+      }
+      const auto wide = [&](sycl::handler& handler) { (handler.*fill_member())(dst, pattern, pattern_bytes, count); };
+      if (timed != nullptr) {
+        const uint64_t asked = steady_now();
+        return enqueued(timed, asked, uniform ? q.memset(dst, bytes[0], count * pattern_bytes) : q.submit(wide));
       }
       if (uniform) return experimental::memset(q, dst, bytes[0], count * pattern_bytes);
-      experimental::submit(
-          q, [&](sycl::handler& handler) { (handler.*fill_member())(dst, pattern, pattern_bytes, count); });
+      experimental::submit(q, wide);
     });
   });
 }

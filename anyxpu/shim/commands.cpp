@@ -1,0 +1,316 @@
+#include "shim/commands.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include "shim/allocator.h"
+#include "shim/kept_copies.h"
+#include "shim/runtime.h"
+
+namespace anyxpu {
+namespace {
+
+uint64_t now() noexcept {
+  const auto time = std::chrono::steady_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(time).count());
+}
+
+int32_t this_thread() noexcept {
+  static thread_local const auto number = static_cast<int32_t>(syscall(SYS_gettid));
+  return number;
+}
+
+const ax_driver* real = nullptr;
+
+// --- names of kernels -------------------------------------------------------------------------------------------
+struct Names {
+  std::mutex mutex;
+  std::unordered_map<const ax_kernel*, std::string> of;
+};
+
+Names& names() {
+  static auto* all = new Names;  // never destroyed: kernels are freed after every destructor
+  return *all;
+}
+
+std::string kernel_name(const ax_kernel* kernel) {
+  const std::lock_guard lock(names().mutex);
+  const auto found = names().of.find(kernel);
+  return found == names().of.end() ? "kernel" : found->second;
+}
+
+// --- what asks --------------------------------------------------------------------------------------------------
+// What was pushed before the watch began, or for an earlier one, is gone with it.
+struct Asked {
+  uint64_t watch = 0;
+  std::vector<uint64_t> ids[2];
+};
+thread_local Asked asked;
+std::atomic<uint64_t> watches{0};
+
+std::vector<uint64_t>& asking(Asking what) {
+  const uint64_t current = watches.load(std::memory_order_relaxed);
+  if (asked.watch != current) asked = {current, {}};
+  return asked.ids[static_cast<size_t>(what)];
+}
+
+uint64_t latest(Asking what) {
+  const std::vector<uint64_t>& ids = asking(what);
+  return ids.empty() ? 0 : ids.back();
+}
+
+// --- the log ----------------------------------------------------------------------------------------------------
+struct Entry {
+  Command command;
+  ax_queue* queue = nullptr;  // null where the stream is known
+  ax_event* event = nullptr;  // null where the time is known, or never will be
+  bool refused = false;
+};
+
+struct Log {
+  std::mutex mutex;
+  std::deque<Entry> entries;
+  size_t settled = 0;   // of that many the times are known
+  uint64_t before = 0;  // so many were handed over already
+
+  Entry* find(uint64_t number) {
+    return number >= before && number - before < entries.size() ? &entries[number - before] : nullptr;
+  }
+};
+
+Log& log() {
+  static auto* one = new Log;
+  return *one;
+}
+
+std::atomic<bool> watched{false};
+
+// Events that wait for their times cost the device's memory: so many are held before the first are asked.
+constexpr size_t kHeld = 4096;
+
+// False where it is not done yet.
+bool settle(Entry& entry) {
+  if (entry.event == nullptr) return true;
+  ax_interval interval{};
+  const ax_status status = real->event_interval(entry.event, &interval);
+  if (status == AX_NOT_READY) return false;
+  if (status == AX_OK) entry.command.begin = interval.begin, entry.command.end = interval.end;
+  real->event_destroy(std::exchange(entry.event, nullptr));
+  return true;
+}
+
+void settle_first(Log& all) {
+  while (all.settled < all.entries.size() && settle(all.entries[all.settled])) ++all.settled;
+}
+
+Command command(CommandKind kind, std::string name, c10::DeviceIndex device) {
+  return {kind,
+          std::move(name),
+          device,
+          0,
+          this_thread(),
+          now(),
+          0,
+          0,
+          0,
+          latest(Asking::operation),
+          latest(Asking::annotation),
+          0,
+          {},
+          {}};
+}
+
+// The entry's number, with its event set for the calling thread's next command; none where that cannot be had.
+std::optional<uint64_t> open(ax_queue* queue, Command command) {
+  ax_event* event = nullptr;
+  if (real->event_create(command.device, 1, &event) != AX_OK) return std::nullopt;
+  if (real->event_of_next(event) != AX_OK) {
+    real->event_destroy(event);
+    return std::nullopt;
+  }
+  Log& all = log();
+  const std::lock_guard lock(all.mutex);
+  if (all.entries.size() - all.settled >= kHeld) settle_first(all);
+  all.entries.push_back({std::move(command), queue, nullptr});
+  all.entries.back().event = event;
+  return all.before + all.entries.size() - 1;
+}
+
+void close(uint64_t number, bool done) {
+  real->event_of_next(nullptr);
+  Log& all = log();
+  const std::lock_guard lock(all.mutex);
+  Entry* const entry = all.find(number);  // null where the watch has ended meanwhile
+  if (entry == nullptr) return;
+  entry->command.asked_to = now();
+  entry->refused = !done;
+}
+
+// `call` asks for what `describe` tells.
+template <typename Describe, typename Call>
+ax_status watch(ax_queue* queue, Describe describe, Call call) {
+  const std::optional<uint64_t> number = open(queue, describe());
+  const ax_status status = call();
+  if (number) close(*number, status == AX_OK);
+  return status;
+}
+
+ax_status launch(ax_queue* queue, ax_kernel* kernel, const uint32_t groups[3], const uint32_t local[3],
+                 const ax_arg* args, uint32_t arg_count, uint64_t work) {
+  const auto describe = [&] {
+    Command made = command(CommandKind::kernel, kernel_name(kernel), current_device());
+    std::copy_n(groups, 3, made.groups);
+    std::copy_n(local, 3, made.local);
+    return made;
+  };
+  return watch(queue, describe, [&] { return real->launch(queue, kernel, groups, local, args, arg_count, work); });
+}
+
+std::string copy_name(const void* dst, const void* src) {
+  const auto to = device_of(dst), from = device_of(src);
+  if (to && from) return *to == *from ? "Memcpy DtoD" : "Memcpy PtoP";
+  if (to) return "Memcpy HtoD";
+  return from ? "Memcpy DtoH" : "Memcpy HtoH";
+}
+
+ax_status copy(ax_queue* queue, void* dst, const void* src, uint64_t bytes) {
+  if (bytes == 0) return real->copy(queue, dst, src, bytes);
+  const auto describe = [&] {
+    Command made = command(CommandKind::copy, copy_name(dst, src), current_device());
+    made.bytes = bytes;
+    return made;
+  };
+  return watch(queue, describe, [&] { return real->copy(queue, dst, src, bytes); });
+}
+
+ax_status fill(ax_queue* queue, void* dst, const void* pattern, uint32_t pattern_bytes, uint64_t count) {
+  if (count == 0) return real->fill(queue, dst, pattern, pattern_bytes, count);
+  const auto describe = [&] {
+    Command made = command(CommandKind::fill, "Memset (Device)", current_device());
+    made.bytes = count * pattern_bytes;
+    return made;
+  };
+  return watch(queue, describe, [&] { return real->fill(queue, dst, pattern, pattern_bytes, count); });
+}
+
+ax_status host_call(ax_queue* queue, void (*fn)(void*), void* data) {
+  const auto describe = [&] { return command(CommandKind::host_call, "Host function", current_device()); };
+  return watch(queue, describe, [&] { return real->host_call(queue, fn, data); });
+}
+
+const ax_driver* watching() {
+  static const ax_driver* const table = [] {
+    auto* made = new ax_driver(*real);
+    made->launch = &launch;
+    made->copy = &copy;
+    made->fill = &fill;
+    made->host_call = &host_call;
+    return made;
+  }();
+  return table;
+}
+
+}  // namespace
+
+void watch_driver(const ax_driver* driver) { real = driver; }
+
+bool commands_watched() noexcept { return watched.load(std::memory_order_relaxed); }
+
+void watch_commands() {
+  driver();
+  watches.fetch_add(1);
+  if (watched.exchange(true)) return;
+  give_commands_to(watching());
+}
+
+std::vector<Command> watched_commands() {
+  if (real == nullptr) return {};
+  give_commands_to(real);
+  watched.store(false);
+  std::deque<Entry> entries;
+  {
+    Log& all = log();
+    const std::lock_guard lock(all.mutex);
+    entries.swap(all.entries);
+    all.before += entries.size();
+    all.settled = 0;
+  }
+  std::set<ax_queue*> waited;
+  std::vector<Command> commands;
+  commands.reserve(entries.size());
+  for (Entry& entry : entries) {
+    if (entry.queue != nullptr) {
+      if (const auto stream = stream_of(entry.queue)) {
+        entry.command.device = stream->device_index();
+        entry.command.stream = stream->id();
+      } else {
+        entry.command.stream = static_cast<c10::StreamId>(reinterpret_cast<uintptr_t>(entry.queue));
+      }
+    }
+    if (!entry.refused && !settle(entry)) {
+      // What fails in the queue is told to who waits for it, and that is not the profiler.
+      if (waited.insert(entry.queue).second)
+        while (real->queue_query(entry.queue) == AX_NOT_READY) usleep(100);
+      settle(entry);
+    }
+    if (entry.event != nullptr) real->event_destroy(entry.event);
+    if (!entry.refused) commands.push_back(std::move(entry.command));
+  }
+  return commands;
+}
+
+void push_asking(Asking what, uint64_t id) { asking(what).push_back(id); }
+
+void pop_asking(Asking what) {
+  std::vector<uint64_t>& ids = asking(what);
+  if (!ids.empty()) ids.pop_back();
+}
+
+void name_kernel(const ax_kernel* kernel, const std::string& name) {
+  const std::lock_guard lock(names().mutex);
+  names().of[kernel] = name;
+}
+
+void forget_kernel(const ax_kernel* kernel) noexcept {
+  const std::lock_guard lock(names().mutex);
+  names().of.erase(kernel);
+}
+
+WatchedPrimitive::WatchedPrimitive(ax_queue* queue, const std::string& name) {
+  if (C10_LIKELY(!commands_watched())) return;
+  if (const auto number = open(queue, command(CommandKind::primitive, name, current_device()))) entry_ = *number;
+}
+
+WatchedPrimitive::~WatchedPrimitive() {
+  if (entry_ != UINT64_MAX) close(entry_, true);
+}
+
+WatchedHost::WatchedHost(c10::DeviceIndex device, const std::string& name)
+    : watched_(commands_watched()), device_(device) {
+  if (C10_LIKELY(!watched_)) return;
+  name_ = name + " (host)";
+  began_ = now();
+}
+
+WatchedHost::~WatchedHost() {
+  if (C10_LIKELY(!watched_) || !commands_watched()) return;
+  Entry entry{command(CommandKind::host_operator, name_, device_)};
+  entry.command.stream = current_stream(device_).id();
+  entry.command.asked_from = entry.command.begin = began_;
+  entry.command.asked_to = entry.command.end = now();
+  Log& all = log();
+  const std::lock_guard lock(all.mutex);
+  all.entries.push_back(std::move(entry));
+}
+
+}  // namespace anyxpu
