@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from pathlib import Path
@@ -198,6 +199,74 @@ def _bench_command(name: str) -> None:
 
 for _name in SUITES:
     _bench_command(_name)
+
+
+@bench_app.command("models")
+def _bench_models(
+    suite: Annotated[str, typer.Option("--suite", help="hf or llm.")] = "hf",
+    mode: Annotated[str, typer.Option("--mode", help="inference or training.")] = "inference",
+    dtype: Annotated[str, typer.Option("--dtype", help="f32, bf16, f16, or amp (autocast to bfloat16).")] = "f32",
+    only: Annotated[str | None, typer.Option("--only", help="Models, by name, with commas between.")] = None,
+    shard: Annotated[str, typer.Option("--shard", metavar="I/N", help="The i-th of n shares of the suite.")] = "1/1",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Keep the rows of --json's file; run what it lacks.")
+    ] = False,
+    full: Annotated[bool, typer.Option("--full", help="Upstream's batch sizes and lengths.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="The first two models of the choice.")] = False,
+    rounds: Annotated[int, typer.Option("--rounds", min=0, help="Timed rounds; 0: by how long they take.")] = 0,
+    time_limit: Annotated[float, typer.Option("--time-limit", min=1, help="Seconds a model.")] = 1800,
+    memory_limit: Annotated[float, typer.Option("--memory-limit", min=1, help="GiB of memory a model.")] = 22,
+    json_file: JsonFile = None,
+) -> None:
+    """Whole models, each in a process of its own: accuracy, graph breaks, compile time, memory and speed."""
+    from anyxpu.bench.models import catalogue, sweep
+
+    for value, known, option in (
+        (suite, tuple(catalogue.SUITES), "--suite"),
+        (mode, sweep.MODES, "--mode"),
+        (dtype, sweep.DTYPES, "--dtype"),
+    ):
+        if value not in known:
+            raise typer.BadParameter(f"{value!r} is none of {', '.join(known)}", param_hint=option)
+    number, _, parts = shard.partition("/")
+    if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
+        raise typer.BadParameter(f"{shard!r} is not i/n with 1 <= i <= n", param_hint="--shard")
+    chosen = tuple(part.strip() for part in only.split(",") if part.strip()) if only else ()
+    if unknown := sorted(set(chosen) - set(catalogue.entries(suite))):
+        known_names = ", ".join(catalogue.entries(suite))
+        raise typer.BadParameter(f"no model {', '.join(unknown)}; there are: {known_names}", param_hint="--only")
+    keep = Path(json_file) if json_file not in (None, "-") else None
+    earlier = None
+    if resume:
+        if keep is None:
+            raise typer.BadParameter("needs --json FILE, whose rows it keeps", param_hint="--resume")
+        try:
+            earlier = sweep.load(keep) if keep.exists() else None
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--resume") from None
+    order = sweep.Order(
+        suite, mode, dtype, chosen, (int(number), int(parts)), full, rounds, time_limit, int(memory_limit * 2**30)
+    )
+    if quick:
+        order = dataclasses.replace(order, only=tuple(order.names()[:2]))
+    _finish(_with_progress(order, earlier, keep), json_file)
+
+
+def _with_progress(order: Any, earlier: Any, keep: Path | None) -> Any:
+    """Run a sweep, with a bar on standard error that names the model and the time that is left."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from anyxpu.bench.models import sweep
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    report = earlier
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("", total=len(order.names()))
+        for name, report in sweep.run(order, earlier, keep):  # noqa: B007
+            done = len(order.names()) if not name else order.names().index(name)
+            progress.update(task, description=name or "done", completed=done)
+    return report
 
 
 def _refuse(error: Exception) -> NoReturn:

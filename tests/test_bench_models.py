@@ -1,0 +1,192 @@
+"""The yardstick: a model's row holds what was measured, a wrong result is one, and no model ends the sweep."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from anyxpu.bench.models import catalogue, child, sweep
+from anyxpu.bench.models.accuracy import right, tolerance
+from anyxpu.bench.models.entry import Entry, Size, scalar, tensors_of
+
+
+class Small(nn.Module):
+    """A layer and a loss; ``lies`` adds to its result on xpu."""
+
+    def __init__(self, lies: float = 0.0) -> None:
+        super().__init__()
+        self.layer, self.lies = nn.Linear(12, 8), lies
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        y = torch.nn.functional.gelu(self.layer(x))
+        return {"logits": y + self.lies if x.is_xpu else y}
+
+
+def entry(name: str, lies: float = 0.0) -> Entry:
+    return Entry(
+        name=name,
+        build=lambda: Small(lies),
+        inputs=lambda g, size: {"x": torch.randn(size.batch, size.length, 12, generator=g)},
+        small=Size(2, 5),
+        upstream=Size(4, 9),
+    )
+
+
+@pytest.fixture
+def models(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = {"honest": entry("honest"), "liar": entry("liar", lies=0.1)}
+    monkeypatch.setattr(catalogue, "entries", lambda suite: made)
+    monkeypatch.setattr(sweep, "entries", lambda suite: made)
+
+
+def measured(tmp_path: Path, name: str, **words: Any) -> dict[str, Any]:
+    order = {"suite": "hf", "name": name, "mode": "inference", "dtype": "f32", "full": False, "rounds": 3}
+    row = child.Row(tmp_path / "row.json")
+    torch._dynamo.reset()
+    child._measure(order | words, row)
+    assert json.loads(row.path.read_text()) == row.fields
+    return row.fields
+
+
+@pytest.mark.parametrize(("mode", "dtype"), [("inference", "f32"), ("inference", "bf16"), ("training", "amp")])
+def test_a_row_holds_what_was_measured(models: None, tmp_path: Path, mode: str, dtype: str) -> None:
+    row = measured(tmp_path, "honest", mode=mode, dtype=dtype)
+    assert row["status"] == "pass", row
+    assert row["stage"] == "done"
+    assert row["eager_accurate"]
+    assert row["graph_breaks"] == row["host_operators"] == 0
+    assert set(row["times"]) == {child.XPU, child.XPU_EAGER, child.INDUCTOR, child.EAGER}
+    assert all(side["rounds"] == 3 and side["median_ms"] > 0 for side in row["times"].values())
+    assert row["speedup_over_cpu_inductor"] > 0
+    assert row["cold_compile_s"] > 0
+    assert row["peak_memory_bytes"] > 0
+
+
+def test_a_wrong_result_is_one(models: None, tmp_path: Path) -> None:
+    row = measured(tmp_path, "liar")
+    assert row["status"] == "fail_accuracy"
+    assert not row["eager_accurate"]
+
+
+def test_results_are_judged_by_what_is_exact() -> None:
+    exact = torch.randn(64, dtype=torch.float64)
+    expected = exact.to(torch.bfloat16)
+    assert right([expected.clone()], [expected], [exact], 1e-3, False)
+    assert right([expected * 1.001], [expected], [exact], 1e-2, False)
+    assert not right([expected + 0.5], [expected], [exact], 1e-2, False)
+    assert not right([torch.full_like(expected, float("nan"))], [expected], [exact], 1e-2, False)
+
+
+def test_a_noisy_model_is_granted_what_upstream_grants() -> None:
+    plain, noisy = entry("plain"), next(e for e in catalogue.entries("hf").values() if e.tolerance)
+    assert tolerance(plain, "hf", False, "f32") == (1e-3, False)
+    assert tolerance(plain, "hf", True, "amp") == (2e-2, True)
+    assert tolerance(noisy, "hf", True, "f32")[0] > tolerance(plain, "hf", True, "f32")[0]
+
+
+def stands_for_python(folder: Path, program: str) -> str:
+    """A program that is started as Python is, and runs this instead."""
+    path = folder / "python"
+    path.write_text(f"#!{sys.executable}\nimport json, sys\norder = json.loads(sys.argv[3])\n{program}")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("program", "status", "said"),
+    [
+        ("import os; print('last words', flush=True); os.abort()", "crashed", "last words"),
+        ("import time; open(order['row'], 'w').write('{\"stage\": \"timing\"}'); time.sleep(60)", "timeout", "timing"),
+        ("import time; a = bytearray(1 << 30); time.sleep(60)", "out_of_memory", "starting"),
+        ("print('nothing')", "crashed", "nothing"),
+    ],
+)
+def test_what_ends_a_process_is_a_row(
+    models: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, status: str, said: str
+) -> None:
+    monkeypatch.setattr(sweep.sys, "executable", stands_for_python(tmp_path, program))
+    order = sweep.Order("hf", "inference", "f32", time_limit=3, memory_limit=512 << 20)
+    kept = tmp_path / "kept.json"
+    *_, (name, report) = sweep.run(order, None, kept)
+    assert name == ""
+    assert [row["status"] for row in report.rows] == [status] * 2
+    assert said in report.rows[0]["error"] + report.rows[0]["log"]
+    assert len(sweep.load(kept).rows) == 2
+
+
+def test_a_sweep_goes_on_where_it_was_left(models: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = 'open(order["row"], "w").write(json.dumps({"status": "pass", "stage": "done"}))'
+    monkeypatch.setattr(sweep.sys, "executable", stands_for_python(tmp_path, program))
+    kept, order = tmp_path / "kept.json", sweep.Order("hf", "inference", "f32")
+    names = []
+    for name, _ in sweep.run(order, None, kept):
+        names.append(name)
+        if len(names) == 2:  # the second model is about to begin
+            break
+    again = [name for name, _ in sweep.run(order, sweep.load(kept), kept)]
+    assert (names, again) == (["honest", "liar"], ["liar", ""])
+    assert len(sweep.load(kept).rows) == 2
+    other = sweep.Order("hf", "inference", "bf16", only=("honest",))
+    assert [name for name, _ in sweep.run(other, sweep.load(kept), kept)] == ["honest", ""]
+
+
+def test_shares_hold_every_model_once() -> None:
+    shares = [sweep.Order("hf", "inference", "f32", shard=(i, 3)).names() for i in (1, 2, 3)]
+    assert sorted(itertools.chain(*shares)) == sorted(catalogue.entries("hf"))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_another_files_rows_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "other.json"
+    file.write_text('{"rows": [{"kernel": "add"}]}')
+    with pytest.raises(ValueError, match="is no result of `anyxpu bench models`"):
+        sweep.load(file)
+
+
+def test_goals_are_computed_from_the_rows() -> None:
+    about = {"suite": "hf", "mode": "inference", "dtype": "f32"}
+    fast = {"speedup_over_cpu_inductor": 2.0, "cold_compile_s": 3.0, "cold_compile_s_inductor": 2.0}
+    rows = [
+        about | fast | {"model": "a", "status": "pass", "host_operators": 0},
+        about | fast | {"model": "b", "status": "pass", "host_operators": 2, "speedup_over_cpu_inductor": 0.5},
+        about | {"model": "c", "status": "crashed"},
+    ]
+    goals = {goal.name.removeprefix("hf inference f32: "): goal for goal in sweep.goals(rows)}
+    assert goals["share of models that are right"].value == pytest.approx(2 / 3)
+    assert goals["host operators in compiled models"].value == 2
+    assert not goals["host operators in compiled models"].met
+    assert goals["geometric mean over CPU Inductor"].value == pytest.approx(1.0)
+    assert goals["lowest over CPU Inductor"].value == 0.5
+    assert goals["cold compile over CPU Inductor's"].value == pytest.approx(1.5)
+    assert goals["warm compile over CPU Inductor's"].value is None
+
+
+def test_the_suites_have_the_models_that_were_asked_for() -> None:
+    assert len(catalogue.entries("hf")) >= 40
+    assert {"LlamaForCausalLM", "MixtralForCausalLM", "MambaForCausalLM"} <= set(catalogue.entries("llm"))
+
+
+@pytest.mark.parametrize("name", ["DistilBertForMaskedLM", "T5Small"])
+def test_a_model_of_huggingface_has_a_loss_and_the_same_weights_each_time(name: str) -> None:
+    one = catalogue.find("hf", name)
+    inputs = one.inputs(torch.Generator().manual_seed(0), Size(1, 16))
+    modules = [one.make().eval() for _ in range(2)]
+    with torch.no_grad():
+        outputs = [module(**inputs) for module in modules]
+    assert outputs[0].loss.isfinite()
+    for a, b in zip(tensors_of(outputs[0]), tensors_of(outputs[1]), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+def test_the_scalar_of_a_model_without_a_loss_reaches_all_it_returns() -> None:
+    a, b = torch.randn(3, requires_grad=True), torch.randn(2, 2, requires_grad=True)
+    scalar((a, {"b": b, "index": torch.arange(3)})).backward()
+    assert a.grad is not None and b.grad is not None
