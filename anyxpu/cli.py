@@ -252,6 +252,33 @@ def _bench_models(
     _finish(_with_progress(order, earlier, keep), json_file)
 
 
+@bench_app.command("report")
+def _bench_report(
+    files: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False, help="Files of `bench models --json`.")],
+    folder: Annotated[Path, typer.Option("-o", "--output", file_okay=False, help="Where the page goes.")],
+    baseline: Annotated[
+        Path | None, typer.Option("--baseline", exists=True, dir_okay=False, help="An earlier run to compare with.")
+    ] = None,
+    threshold: Annotated[
+        float, typer.Option("--threshold", min=0, max=1, help="Of the earlier speed; below it the status is 1.")
+    ] = 0.9,
+) -> None:
+    """One page and CSV files of runs of `bench models`, merged, and what is worse than in an earlier run."""
+    from anyxpu.bench.models import page
+
+    try:
+        runs = [page.read(file) for file in files]
+        earlier = page.read(baseline) if baseline else None
+        worse = page.write(runs, folder, earlier, threshold)
+    except (ValueError, OSError) as error:
+        _refuse(error)
+    typer.echo(f"{folder / 'index.html'}")
+    for sentence in worse:
+        typer.echo(f"worse: {sentence}", err=True)
+    if worse:
+        raise typer.Exit(1)
+
+
 def _with_progress(order: Any, earlier: Any, keep: Path | None) -> Any:
     """Run a sweep, with a bar on standard error that names the model and the time that is left."""
     from rich.console import Console

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from anyxpu import demo
+from anyxpu.bench import served
 from anyxpu.demo import compare, simulated
 from tests.gpu_support import needs_driver
 
@@ -83,11 +84,11 @@ def test_speeds_are_goals_and_nothing_that_a_row_is_wrong_for():
 
 
 def test_host_operators_are_the_difference_of_two_snapshots(xpu):
-    before = compare.counters()
+    before = served.counters()
     torch.ones(4, 4, device="xpu").geqrf()
-    first = compare.served_since(before, "host")
+    first = served.served_since(before, "host")
     assert sum(first.values()) == 1
-    assert compare.served_since(compare.counters(), "host") == {}
+    assert served.served_since(served.counters(), "host") == {}
 
 
 def test_weights_are_the_same_each_time():

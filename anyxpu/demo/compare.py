@@ -36,20 +36,6 @@ def relative_error(found: Iterable[Tensor], reference: Iterable[Tensor]) -> floa
     return float((distance / norm).sqrt()) if norm else 0.0
 
 
-def served_since(before: dict[str, dict[str, int]], way: str) -> dict[str, int]:
-    """Calls of each operator served in ``way`` since ``before`` was taken with :func:`counters`."""
-    since = {operator: ways.get(way, 0) - before.get(operator, {}).get(way, 0) for operator, ways in counters().items()}
-    return {operator: count for operator, count in since.items() if count}
-
-
-def counters() -> dict[str, dict[str, int]]:
-    """A snapshot of :func:`anyxpu.ops.counters`."""
-    from anyxpu import ops
-
-    snapshot: Any = ops.counters()
-    return {operator: dict(ways) for operator, ways in snapshot.items()}
-
-
 def triton_kernels(modules: Iterable[Any]) -> int:
     """How many different Triton kernels the modules that Inductor generated hold."""
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner

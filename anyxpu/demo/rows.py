@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch._inductor.codecache import PyCodeCache
 
+from anyxpu.bench.served import counters, served_since
 from anyxpu.bench.timing import SETTLE_SECONDS, alternate
-from anyxpu.demo.compare import BOUNDS, counters, relative_error, served_since, triton_kernels
+from anyxpu.demo.compare import BOUNDS, relative_error, triton_kernels
 from anyxpu.demo.models import Model
 from anyxpu.demo.progress import Narrator
 from anyxpu.demo.sides import Inference, Training

@@ -84,7 +84,7 @@ def _measure(order: dict[str, Any], row: Row) -> None:
     import torch
 
     from anyxpu.bench.models.accuracy import complaints, right, tolerance
-    from anyxpu.demo.compare import counters, served_since
+    from anyxpu.bench.served import counters, served_since
 
     row.stage("building")
     entry, side = _parts(order)
@@ -105,6 +105,8 @@ def _measure(order: dict[str, Any], row: Row) -> None:
     sides[XPU] = side("xpu", True)
     found, seconds = _timed(sides[XPU].results)
     breaks = dict(torch._dynamo.utils.counters["graph_break"])
+    stats = torch._dynamo.utils.counters["stats"]
+    row.put(calls_captured=stats["calls_captured"], unique_graphs=stats["unique_graphs"])
     row.put(cold_compile_s=seconds, graph_breaks=sum(breaks.values()), graph_break_reasons=list(breaks)[:5])
     allowed, cosine = tolerance(entry, order["suite"], training, order["dtype"])
     accurate = right(found, expected, exact, allowed, cosine)
@@ -121,8 +123,11 @@ def _measure(order: dict[str, Any], row: Row) -> None:
     row.put(peak_memory_bytes=torch.xpu.max_memory_allocated())
 
     row.stage(XPU_EAGER)
+    others = torch.xpu.memory_allocated()
+    torch.xpu.reset_peak_memory_stats()
     sides[XPU_EAGER] = side("xpu", False)
     eager = sides[XPU_EAGER].results()
+    row.put(eager_peak_memory_bytes=torch.xpu.max_memory_allocated() - others)
     row.put(eager_accurate=right(eager, expected, None, allowed, cosine))
     del expected, eager
 

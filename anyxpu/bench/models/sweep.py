@@ -111,7 +111,8 @@ def key(row: dict[str, Any]) -> tuple[str, ...]:
 
 def _row(order: Order, name: str) -> dict[str, Any]:
     row: dict[str, Any] = {"suite": order.suite, "model": name, "mode": order.mode, "dtype": order.dtype}
-    row["full"] = order.full
+    entry = entries(order.suite)[name]
+    row["full"], row["batch_size"] = order.full, (entry.upstream if order.full else entry.small).batch
     folder = Path(tempfile.mkdtemp(prefix="anyxpu-model-"))
     try:
         # Caches of their own: the first process compiles all, the second finds it.
