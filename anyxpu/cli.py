@@ -203,7 +203,7 @@ for _name in SUITES:
 
 @bench_app.command("models")
 def _bench_models(
-    suite: Annotated[str, typer.Option("--suite", help="hf or llm.")] = "hf",
+    suite: Annotated[str, typer.Option("--suite", help="hf, timm or llm.")] = "hf",
     mode: Annotated[str, typer.Option("--mode", help="inference or training.")] = "inference",
     dtype: Annotated[str, typer.Option("--dtype", help="f32, bf16, f16, or amp (autocast to bfloat16).")] = "f32",
     only: Annotated[str | None, typer.Option("--only", help="Models, by name, with commas between.")] = None,
@@ -232,6 +232,10 @@ def _bench_models(
     if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
         raise typer.BadParameter(f"{shard!r} is not i/n with 1 <= i <= n", param_hint="--shard")
     chosen = tuple(part.strip() for part in only.split(",") if part.strip()) if only else ()
+    try:
+        catalogue.entries(suite)
+    except ImportError as error:
+        _refuse(error)
     if unknown := sorted(set(chosen) - set(catalogue.entries(suite))):
         known_names = ", ".join(catalogue.entries(suite))
         raise typer.BadParameter(f"no model {', '.join(unknown)}; there are: {known_names}", param_hint="--only")

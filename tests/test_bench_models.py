@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from typer.testing import CliRunner
 
 from anyxpu.bench.models import catalogue, child, sweep
 from anyxpu.bench.models.accuracy import right, tolerance
 from anyxpu.bench.models.entry import Entry, Size, scalar, tensors_of
+from anyxpu.cli import app
 
 
 class Small(nn.Module):
@@ -167,6 +169,30 @@ def test_goals_are_computed_from_the_rows() -> None:
     assert goals["lowest over CPU Inductor"].value == 0.5
     assert goals["cold compile over CPU Inductor's"].value == pytest.approx(1.5)
     assert goals["warm compile over CPU Inductor's"].value is None
+
+
+def test_what_a_suite_needs_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    catalogue.entries.cache_clear()
+    done = CliRunner().invoke(app, ["bench", "models", "--suite", "timm"])
+    assert done.exit_code == 1
+    assert "pip install --no-deps timm" in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--suite", "nlp"], "none of hf, timm, llm"),
+        (["--dtype", "f64"], "none of f32, bf16"),
+        (["--shard", "3/2"], "is not i/n"),
+        (["--only", "NoSuchModel"], "no model NoSuchModel"),
+        (["--resume"], "needs --json FILE"),
+    ],
+)
+def test_what_there_is_not_is_refused_at_once(words: list[str], said: str) -> None:
+    done = CliRunner().invoke(app, ["bench", "models", *words])
+    assert done.exit_code == 2
+    assert said in " ".join(done.output.replace("│", " ").split())
 
 
 def test_the_suites_have_the_models_that_were_asked_for() -> None:

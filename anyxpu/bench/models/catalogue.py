@@ -7,7 +7,11 @@ from functools import cache
 
 from anyxpu.bench.models.entry import Entry
 
-SUITES = {"hf": "anyxpu.bench.models.hf", "llm": "anyxpu.bench.models.llm"}
+SUITES = {
+    "hf": "anyxpu.bench.models.hf",
+    "timm": "anyxpu.bench.models.timm_suite",
+    "llm": "anyxpu.bench.models.llm",
+}
 """Suite -> the module whose ``entries()`` are its models."""
 
 

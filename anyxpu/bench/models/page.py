@@ -112,7 +112,9 @@ def _group(about: tuple[str, str, str], rows: Sequence[Row]) -> dict[str, Any]:
         found = [row[field] for row in these if row.get(field)]
         return statistics.geometric_mean(found) if found else None
 
-    widest = max((row["speedup_over_cpu_inductor"] for row in timed), default=1.0)
+    widest = max(
+        (row["speedup_over_cpu_inductor"] * (1 + row["times"][_COMPILED]["spread"] / 2) for row in timed), default=1.0
+    )
     longest = max((_slowest_start(row) for row in these), default=1.0) or 1.0
     largest = max((row.get("peak_memory_bytes", 0) for row in these), default=1) or 1
     return {
