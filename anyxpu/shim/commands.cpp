@@ -245,24 +245,21 @@ std::vector<Command> watched_commands() {
     all.before += entries.size();
     all.settled = 0;
   }
-  std::set<ax_queue*> waited;
+  // What fails in a queue is told to who waits for it, and that is not the profiler.
+  std::set<ax_queue*> queues;
+  for (const Entry& entry : entries)
+    if (entry.event != nullptr && !entry.refused && queues.insert(entry.queue).second)
+      while (real->queue_query(entry.queue) == AX_NOT_READY) usleep(100);
   std::vector<Command> commands;
   commands.reserve(entries.size());
   for (Entry& entry : entries) {
     if (entry.queue != nullptr) {
-      if (const auto stream = stream_of(entry.queue)) {
-        entry.command.device = stream->device_index();
-        entry.command.stream = stream->id();
-      } else {
-        entry.command.stream = static_cast<c10::StreamId>(reinterpret_cast<uintptr_t>(entry.queue));
-      }
+      const auto stream = stream_of(entry.queue);
+      entry.command.stream =
+          stream ? stream->id() : static_cast<c10::StreamId>(reinterpret_cast<uintptr_t>(entry.queue));
+      if (stream) entry.command.device = stream->device_index();
     }
-    if (!entry.refused && !settle(entry)) {
-      // What fails in the queue is told to who waits for it, and that is not the profiler.
-      if (waited.insert(entry.queue).second)
-        while (real->queue_query(entry.queue) == AX_NOT_READY) usleep(100);
-      settle(entry);
-    }
+    if (!entry.refused) settle(entry);
     if (entry.event != nullptr) real->event_destroy(entry.event);
     if (!entry.refused) commands.push_back(std::move(entry.command));
   }
