@@ -124,6 +124,18 @@ def test_what_ends_a_process_is_a_row(
     assert len(sweep.load(kept).rows) == 2
 
 
+def test_a_warm_start_that_fails_is_said(models: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = (
+        "if order['compile_only']: sys.exit(3)\n"
+        "open(order['row'], 'w').write(json.dumps({'status': 'pass', 'stage': 'done'}))"
+    )
+    monkeypatch.setattr(sweep.sys, "executable", stands_for_python(tmp_path, program))
+    *_, (_, report) = sweep.run(sweep.Order("hf", "inference", "f32", only=("honest",)), None, None)
+    (row,) = report.rows
+    assert row["status"] == "pass"
+    assert "exit status 3" in row["warm_error"]
+
+
 def test_a_sweep_goes_on_where_it_was_left(models: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = 'open(order["row"], "w").write(json.dumps({"status": "pass", "stage": "done"}))'
     monkeypatch.setattr(sweep.sys, "executable", stands_for_python(tmp_path, program))

@@ -241,6 +241,36 @@ def test_threads_are_charged_with_their_own() -> None:
         assert all(name in kernel for kernel in kernels), set(kernels)
 
 
+@MANY
+def test_profiles_begin_and_end_while_threads_go_on() -> None:
+    """More commands at once than are held before the first are asked for their times."""
+    stop, counts = threading.Event(), [0, 0, 0]
+    sums = [torch.zeros(4, device="xpu") for _ in counts]
+
+    def work(number: int) -> None:
+        while not stop.is_set():
+            sums[number].add_(1)
+            counts[number] += 1
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(counts))]
+    for thread in threads:
+        thread.start()
+    try:
+        found = []
+        for least in (0, 10, 0, 5000, 0, 10):
+            with profile(activities=BOTH) as recorded:
+                end = sum(counts) + least
+                while sum(counts) < end:
+                    time.sleep(0.001)
+            found.append(len(on_device(recorded)))
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert [total.tolist() for total in sums] == [[float(count)] * 4 for count in counts]
+    assert found[3] > 4096
+
+
 def test_compiled_graphs_show_their_kernels() -> None:
     x = torch.randn(512, device="xpu")
     compiled = torch.compile(lambda t: (t.exp() * 2).sum())

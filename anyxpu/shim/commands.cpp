@@ -7,9 +7,9 @@
 #include <atomic>
 #include <chrono>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <unordered_map>
 #include <utility>
 
@@ -70,11 +70,22 @@ uint64_t latest(Asking what) {
 }
 
 // --- the log ----------------------------------------------------------------------------------------------------
+// Whoever is about to give the driver a command holds its event too: the watch may end before the driver has it.
+using Event = std::shared_ptr<ax_event>;
+
 struct Entry {
   Command command;
   ax_queue* queue = nullptr;  // null where the stream is known
-  ax_event* event = nullptr;  // null where the time is known, or never will be
+  Event event = nullptr;      // null where the time is known, or never will be
   bool refused = false;
+
+  // The driver has been given it, or refused it.
+  bool given() const { return command.asked_to != 0; }
+};
+
+struct Opened {
+  uint64_t number;
+  Event event;
 };
 
 struct Log {
@@ -101,11 +112,12 @@ constexpr size_t kHeld = 4096;
 // False where it is not done yet.
 bool settle(Entry& entry) {
   if (entry.event == nullptr) return true;
+  if (!entry.given()) return false;
   ax_interval interval{};
-  const ax_status status = real->event_interval(entry.event, &interval);
+  const ax_status status = real->event_interval(entry.event.get(), &interval);
   if (status == AX_NOT_READY) return false;
   if (status == AX_OK) entry.command.begin = interval.begin, entry.command.end = interval.end;
-  real->event_destroy(std::exchange(entry.event, nullptr));
+  entry.event.reset();
   return true;
 }
 
@@ -131,26 +143,23 @@ Command command(CommandKind kind, std::string name, c10::DeviceIndex device) {
 }
 
 // The entry's number, with its event set for the calling thread's next command; none where that cannot be had.
-std::optional<uint64_t> open(ax_queue* queue, Command command) {
-  ax_event* event = nullptr;
-  if (real->event_create(command.device, 1, &event) != AX_OK) return std::nullopt;
-  if (real->event_of_next(event) != AX_OK) {
-    real->event_destroy(event);
-    return std::nullopt;
-  }
+std::optional<Opened> open(ax_queue* queue, Command command) {
+  ax_event* made = nullptr;
+  if (real->event_create(command.device, 1, &made) != AX_OK) return std::nullopt;
+  const Event event(made, [](ax_event* done) { real->event_destroy(done); });
+  if (real->event_of_next(made) != AX_OK) return std::nullopt;
   Log& all = log();
   const std::lock_guard lock(all.mutex);
   if (all.entries.size() - all.settled >= kHeld) settle_first(all);
-  all.entries.push_back({std::move(command), queue, nullptr});
-  all.entries.back().event = event;
-  return all.before + all.entries.size() - 1;
+  all.entries.push_back({std::move(command), queue, event});
+  return Opened{all.before + all.entries.size() - 1, event};
 }
 
-void close(uint64_t number, bool done) {
+void close(const Opened& opened, bool done) {
   real->event_of_next(nullptr);
   Log& all = log();
   const std::lock_guard lock(all.mutex);
-  Entry* const entry = all.find(number);  // null where the watch has ended meanwhile
+  Entry* const entry = all.find(opened.number);  // null where the watch has ended meanwhile
   if (entry == nullptr) return;
   entry->command.asked_to = now();
   entry->refused = !done;
@@ -159,9 +168,9 @@ void close(uint64_t number, bool done) {
 // `call` asks for what `describe` tells.
 template <typename Describe, typename Call>
 ax_status watch(ax_queue* queue, Describe describe, Call call) {
-  const std::optional<uint64_t> number = open(queue, describe());
+  const std::optional<Opened> opened = open(queue, describe());
   const ax_status status = call();
-  if (number) close(*number, status == AX_OK);
+  if (opened) close(*opened, status == AX_OK);
   return status;
 }
 
@@ -245,23 +254,25 @@ std::vector<Command> watched_commands() {
     all.before += entries.size();
     all.settled = 0;
   }
-  // What fails in a queue is told to who waits for it, and that is not the profiler.
-  std::set<ax_queue*> queues;
-  for (const Entry& entry : entries)
-    if (entry.event != nullptr && !entry.refused && queues.insert(entry.queue).second)
-      while (real->queue_query(entry.queue) == AX_NOT_READY) usleep(100);
+  // What fails in a queue is told to who waits for it, and that is not the profiler. A queue of somebody else's may be
+  // gone: of its commands those are known that are done.
+  std::map<ax_queue*, std::optional<c10::Stream>> streams;
   std::vector<Command> commands;
   commands.reserve(entries.size());
   for (Entry& entry : entries) {
+    if (entry.refused || !entry.given()) continue;
     if (entry.queue != nullptr) {
-      const auto stream = stream_of(entry.queue);
+      const auto [found, fresh] = streams.try_emplace(entry.queue, std::nullopt);
+      if (fresh) found->second = stream_of(entry.queue);
+      const auto& stream = found->second;
       entry.command.stream =
           stream ? stream->id() : static_cast<c10::StreamId>(reinterpret_cast<uintptr_t>(entry.queue));
       if (stream) entry.command.device = stream->device_index();
+      if (stream && fresh)
+        while (real->queue_query(entry.queue) == AX_NOT_READY) usleep(100);
     }
-    if (!entry.refused) settle(entry);
-    if (entry.event != nullptr) real->event_destroy(entry.event);
-    if (!entry.refused) commands.push_back(std::move(entry.command));
+    settle(entry);
+    commands.push_back(std::move(entry.command));
   }
   return commands;
 }
@@ -285,11 +296,12 @@ void forget_kernel(const ax_kernel* kernel) noexcept {
 
 WatchedPrimitive::WatchedPrimitive(ax_queue* queue, const std::string& name) {
   if (C10_LIKELY(!commands_watched())) return;
-  if (const auto number = open(queue, command(CommandKind::primitive, name, current_device()))) entry_ = *number;
+  if (auto opened = open(queue, command(CommandKind::primitive, name, current_device())))
+    entry_ = opened->number, event_ = std::move(opened->event);
 }
 
 WatchedPrimitive::~WatchedPrimitive() {
-  if (entry_ != UINT64_MAX) close(entry_, true);
+  if (event_ != nullptr) close({entry_, event_}, true);
 }
 
 WatchedHost::WatchedHost(c10::DeviceIndex device, const std::string& name)

@@ -4,6 +4,7 @@
 #include <c10/core/Stream.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -54,7 +55,8 @@ class WatchedPrimitive {
   WatchedPrimitive& operator=(const WatchedPrimitive&) = delete;
 
  private:
-  uint64_t entry_ = UINT64_MAX;
+  uint64_t entry_ = 0;
+  std::shared_ptr<ax_event> event_;  // null where nobody looks on
 };
 
 // While it lives, the calling thread does the work of an operator itself.

@@ -122,6 +122,8 @@ def _row(order: Order, name: str) -> dict[str, Any]:
         if row["status"] == "pass":
             warm = _child(order, name, folder, environment, compile_only=True)
             row.update({k: v for k, v in warm.items() if k.startswith("warm_")})
+            if warm["status"] != "pass":
+                row["warm_error"] = warm["error"]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return row
