@@ -14,7 +14,7 @@ _lock = threading.Lock()
 
 
 def lib() -> ModuleType:
-    """The extension module, built if this exact one is not in the cache (once; some 15 minutes of one core, on all cores).
+    """The extension module, built if it is not in the cache (once; some 15 minutes of one core, on all cores).
 
     Loading it registers xpu's guard, hooks, allocator and structural operators with torch; it starts no driver.
 
