@@ -95,3 +95,44 @@ def test_a_build_that_fails_says_what_the_compiler_said_and_where_it_wrote(answe
     answer.sources[0].write_text("this is no C++\n")
     with pytest.raises(build.BuildError, match=rf"(?s)answer\.cpp.*this.*{tmp_path}/cache/build.*ANYXPU_CACHE_DIR"):
         build.build(answer)
+
+
+def pair(folder: Path, first: str, second: str) -> build.Library:
+    """A library of two files, for one batch."""
+    sources = (folder / "answer.cpp", folder / "other.cpp")
+    for source, text in zip(sources, (first, second), strict=True):
+        source.write_text(text)
+    return build.Library("pair", sources, (), ("-fPIC",), (), (), ())
+
+
+ANSWER = 'namespace {{ int own() {{ return {}; }} }}\nextern "C" int {}() {{ return own(); }}\n'
+
+
+def test_neighbours_are_compiled_as_one_file(answer, tmp_path):
+    said = []
+    path = build.build(pair(tmp_path, 'extern "C" int answer() { return 42; }', 'extern "C" int other();'), said.append)
+    assert said == ["answer.cpp, other.cpp"] and call(path) == "42"
+    assert len(list(path.parents[1].glob("objects/*.o"))) == 1
+
+
+def test_files_that_use_one_name_are_compiled_apart_and_once(answer, tmp_path):
+    said = []
+    library = pair(tmp_path, ANSWER.format(42, "answer"), ANSWER.format(7, "other"))
+    path = build.build(library, said.append)
+    assert said == ["answer.cpp", "other.cpp"] and call(path) == "42"
+    path.unlink()
+    assert call(build.build(library, said.append)) == "42"
+    assert len(said) == 2
+
+
+def test_what_is_wrong_in_a_batch_is_said_of_its_file(answer, tmp_path):
+    with pytest.raises(build.BuildError, match=r"(?s)could not compile other\.cpp:"):
+        build.build(pair(tmp_path, ANSWER.format(42, "answer"), "this is no C++\n"))
+
+
+@pytest.mark.parametrize("count", [0, 1, 4, 5, 6, 54])
+def test_batches_hold_every_source_once_and_in_order(count):
+    sources = [Path(f"{i}.cpp") for i in range(count)]
+    batches = build._batches(sources)
+    assert [source for batch in batches for source in batch] == sources
+    assert all(0 < len(batch) <= build.BATCH for batch in batches)

@@ -14,7 +14,7 @@ _lock = threading.Lock()
 
 
 def lib() -> ModuleType:
-    """The extension module, built if it is not in the cache (once; some 15 minutes of one core, on all cores).
+    """The extension module, built if it is not in the cache (once; some 7 minutes of one core, on all cores).
 
     Loading it registers xpu's guard, hooks, allocator and structural operators with torch; it starts no driver.
 
@@ -39,7 +39,7 @@ def _load() -> None:
     library = build.shim()
     path = library.path()
     if not library.is_built():
-        sys.stderr.write("anyxpu: building the shim for this torch (once: some 15 minutes of one core, on all cores)\n")
+        sys.stderr.write("anyxpu: building the shim for this torch (once: some 7 minutes of one core, on all cores)\n")
         build.build(library)
     loader = importlib.machinery.ExtensionFileLoader(build.SHIM_MODULE, str(path))
     spec = importlib.util.spec_from_loader(build.SHIM_MODULE, loader, origin=str(path))

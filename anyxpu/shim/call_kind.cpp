@@ -82,7 +82,7 @@ bool CallKind::value(const IValue& value) {
 bool CallKind::host_number(const Tensor& t) {
   const bool plain = t.layout() == c10::kStrided && t.numel() == 1 && t.has_storage() && !t.is_conj() && !t.is_neg() &&
                      !t._is_zerotensor() && !t.unsafeGetTensorImpl()->is_python_dispatch();
-  if (!plain || t.element_size() > sizeof(c10::complex<double>)) return false;
+  if (!plain || t.element_size() > static_cast<int64_t>(sizeof(c10::complex<double>))) return false;
   int64_t words[2] = {};
   std::memcpy(words, t.const_data_ptr(), t.element_size());
   add('h');

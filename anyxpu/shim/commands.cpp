@@ -73,7 +73,7 @@ uint64_t latest(Asking what) {
 // Whoever is about to give the driver a command holds its event too: the watch may end before the driver has it.
 using Event = std::shared_ptr<ax_event>;
 
-struct Entry {
+struct Seen {
   Command command;
   ax_queue* queue = nullptr;  // null where the stream is known
   Event event = nullptr;      // null where the time is known, or never will be
@@ -90,11 +90,11 @@ struct Opened {
 
 struct Log {
   std::mutex mutex;
-  std::deque<Entry> entries;
+  std::deque<Seen> entries;
   size_t settled = 0;   // of that many the times are known
   uint64_t before = 0;  // so many were handed over already
 
-  Entry* find(uint64_t number) {
+  Seen* find(uint64_t number) {
     return number >= before && number - before < entries.size() ? &entries[number - before] : nullptr;
   }
 };
@@ -110,7 +110,7 @@ std::atomic<bool> watched{false};
 constexpr size_t kHeld = 4096;
 
 // False where it is not done yet.
-bool settle(Entry& entry) {
+bool settle(Seen& entry) {
   if (entry.event == nullptr) return true;
   if (!entry.given()) return false;
   ax_interval interval{};
@@ -159,7 +159,7 @@ void close(const Opened& opened, bool done) {
   real->event_of_next(nullptr);
   Log& all = log();
   const std::lock_guard lock(all.mutex);
-  Entry* const entry = all.find(opened.number);  // null where the watch has ended meanwhile
+  Seen* const entry = all.find(opened.number);  // null where the watch has ended meanwhile
   if (entry == nullptr) return;
   entry->command.asked_to = now();
   entry->refused = !done;
@@ -246,7 +246,7 @@ std::vector<Command> watched_commands() {
   if (real == nullptr) return {};
   give_commands_to(real);
   watched.store(false);
-  std::deque<Entry> entries;
+  std::deque<Seen> entries;
   {
     Log& all = log();
     const std::lock_guard lock(all.mutex);
@@ -259,7 +259,7 @@ std::vector<Command> watched_commands() {
   std::map<ax_queue*, std::optional<c10::Stream>> streams;
   std::vector<Command> commands;
   commands.reserve(entries.size());
-  for (Entry& entry : entries) {
+  for (Seen& entry : entries) {
     if (entry.refused || !entry.given()) continue;
     if (entry.queue != nullptr) {
       const auto [found, fresh] = streams.try_emplace(entry.queue, std::nullopt);
@@ -313,7 +313,7 @@ WatchedHost::WatchedHost(c10::DeviceIndex device, const std::string& name)
 
 WatchedHost::~WatchedHost() {
   if (C10_LIKELY(!watched_) || !commands_watched()) return;
-  Entry entry{command(CommandKind::host_operator, name_, device_)};
+  Seen entry{command(CommandKind::host_operator, name_, device_)};
   entry.command.stream = current_stream(device_).id();
   entry.command.asked_from = entry.command.begin = began_;
   entry.command.asked_to = entry.command.end = now();

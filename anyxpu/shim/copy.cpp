@@ -12,6 +12,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
 
+#include "shim/arguments.h"
 #include "shim/assertions.h"
 #include "shim/device_kernels.h"
 #include "shim/pinned.h"
@@ -23,8 +24,6 @@ using at::Tensor;
 
 // Ordinary host memory up to this size is staged through pinned memory, so that a non-blocking copy need not wait.
 constexpr size_t kStagedBytes = size_t{1} << 20;
-
-bool on_xpu(const Tensor& t) { return t.device().type() == c10::DeviceType::XPU; }
 
 bool same_bits(const Tensor& a, const Tensor& b) {
   return a.scalar_type() == b.scalar_type() && a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();

@@ -44,9 +44,9 @@ struct Drawn {
 struct Taken {
   ax_arg_kind kind;
   uint32_t size;
-  Place place;                 // of a pointer
-  std::string bytes;           // of a value
-  std::optional<Drawn> drawn;  // that is drawn
+  Place place;                   // of a pointer
+  std::string bytes;             // of a value
+  std::optional<Drawn> drawn{};  // that is drawn
   bool operator==(const Taken&) const = default;
 };
 
@@ -56,11 +56,11 @@ struct Step {
   uint64_t amount = 0;  // bytes, elements of a fill, operations, or outputs of a draw
   ax_kernel* kernel = nullptr;
   std::array<uint32_t, 3> groups{}, local{};
-  std::vector<Taken> args;
-  std::optional<Place> only;  // a launch: where alone it writes
-  Place to, from;
-  std::string pattern;
-  std::shared_ptr<Primitive> runs;
+  std::vector<Taken> args{};
+  std::optional<Place> only{};  // a launch: where alone it writes
+  Place to{}, from{};
+  std::string pattern{};
+  std::shared_ptr<Primitive> runs{};
   uintptr_t stream = 0;  // of a primitive: the library's
   bool taken = false;    // and whether its host tasks are
   bool operator==(const Step&) const = default;

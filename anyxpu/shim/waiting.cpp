@@ -50,8 +50,8 @@ struct QueueRecord {
   std::atomic<bool> ours{false};         // and so there as long as the process
   std::atomic<bool> helped{false};       // some thread is at it
   std::atomic<const void*> by{nullptr};  // the thread that launched last
-  std::mutex mutex;
-  std::deque<std::shared_ptr<PooledEvent>> marks;  // oldest first
+  std::mutex mutex{};
+  std::deque<std::shared_ptr<PooledEvent>> marks{};  // oldest first
 };
 
 // One record a queue, never freed: our own queues live as long as the process, and others' are few. No two share one: a

@@ -558,7 +558,7 @@ ax_status kernel_create(ax_module* module, const char* name, ax_kernel** out) {
 }
 
 ax_status kernel_information(ax_kernel* kernel, ax_kernel_info* out) {
-  *out = {kMaxWorkGroupSize, 16, 0, 0, 0};
+  *out = {kMaxWorkGroupSize, 16, 0, 0, 0, 0};
   return AX_OK;
 }
 

@@ -25,13 +25,14 @@
 
 using anyxpu::sycl_driver::guarded_call;
 
-namespace {
-
 using Task = std::function<void()>;
 
-constexpr const char* kSetHostTask = "_ZN4sycl3_V17handler11SetHostTaskESt8functionIFvvEE";
 // libsycl's own; a member function takes its object first, and an object that has a destructor by its address.
 void libsycls_set_host_task(sycl::handler*, Task*) __asm__("_ZN4sycl3_V17handler11SetHostTaskESt8functionIFvvEE");
+
+namespace {
+
+constexpr const char* kSetHostTask = "_ZN4sycl3_V17handler11SetHostTaskESt8functionIFvvEE";
 
 using Tasks = std::vector<Task>;
 
