@@ -15,7 +15,7 @@ from torch import Tensor
 
 from anyxpu.onednn.matmul import SIXTEEN_BITS
 from anyxpu.ops import ahead
-from anyxpu.ops.attention_products import Operands, serves
+from anyxpu.ops.attention_products import SHORT_VECTORS, Operands, serves
 from anyxpu.ops.attention_products import backward as gradients_by_products
 from anyxpu.ops.attention_products import forward as by_products
 from anyxpu.ops.current_device import current
@@ -121,12 +121,15 @@ def takes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropou
 @functools.lru_cache(maxsize=1024)
 def _blocks(device: torch.device, dtype: torch.dtype, queries: int, size: int, backward: bool, packed: bool) -> Blocks:
     most = 1 << (max(queries, 16) - 1).bit_length()
-    if torch.xpu.get_device_properties(device).type == "cpu":
+    properties = torch.xpu.get_device_properties(device)
+    if properties.type == "cpu":
         # Measured, of 4 and 8: few rows by themselves are 1.1 to 2 times as fast as in a tile of 16.
         if queries <= 8 and not backward:
             rows = 1 << (queries - 1).bit_length()
             return Blocks(rows, 16 if rows == 1 else 32, 1, True, few=True)
-        keys = 32 if size > 128 else 64 if backward else 128
+        # Measured on AVX2, whose cores have 32 KiB of first cache: 64 are 1.2 times as fast as 128.
+        short = properties.gpu_eu_simd_width <= SHORT_VECTORS
+        keys = 32 if size > 128 else 64 if backward or short else 128
         return Blocks(min(64, most), keys, 1, True)
     # Operands of f32 and of long heads take 64 KiB of local memory, which the smallest of Intel's GPUs have.
     rows = 32 if backward or (size > 128 and dtype == torch.float32) else 64
@@ -420,12 +423,25 @@ def _backward_kernels(
 ) -> None:
     deltas = torch.empty_like(logs)
     blocks = p.blocks(backward=True)
-    grids = (-(-p.queries // blocks.queries), p.heads), (-(-p.keys // blocks.keys), p.groups)
-    launches = _gradient_launches(p, grad, out, logs, deltas, places, dropout, seed, scale, into)
+    grids: tuple[tuple[int, ...], ...] = (
+        (-(-p.queries // blocks.queries), p.heads, p.batches),
+        (-(-p.keys // blocks.keys), p.groups, p.batches),
+    )
+    sums = None
+    if _at_once(p):
+        grids = ((p.groups, p.batches),)
+        sums = torch.zeros(into[0].shape, dtype=torch.float32, device=grad.device)
+    launches = _gradient_launches(p, grad, out, logs, deltas, places, dropout, seed, scale, into, sums)
     ahead.settle()
     with current(grad.device):
-        for (kernel, arguments, options), (x, y) in zip(launches, grids, strict=True):
-            kernel[x, y, p.batches](*arguments, **options)
+        for (kernel, arguments, options), grid in zip(launches, grids, strict=True):
+            kernel[grid](*arguments, **options)
+
+
+def _at_once(p: Problem) -> bool:
+    """Whether one kernel makes all gradients: on a CPU device whose cores each have a head of keys at least."""
+    properties = torch.xpu.get_device_properties(p.query.device)
+    return properties.type == "cpu" and p.groups * p.batches >= properties.max_compute_units
 
 
 def _gradient_launches(
@@ -439,13 +455,23 @@ def _gradient_launches(
     seed: int,
     scale: float | None,
     into: list[Tensor],
+    sums: Tensor | None = None,
 ) -> list[ahead.Launch]:
-    """By queries and by keys, in the order that they are launched in."""
+    """By queries and by keys, in the order that they are launched in, or by both. ``sums``: zeros, for the latter."""
     from anyxpu.ops import attention_kernels as kernels  # Triton, which `import torch` does without
 
     blocks = p.blocks(backward=True)
     last = (_scale(p, scale) * LOG2E, dropout, seed, p.queries, p.keys, *p.offsets(), *places, *p.window.bounds())
     options = {"BM": blocks.queries, "BN": blocks.keys, "WIDE": blocks.wide, "num_warps": blocks.warps, **p.constants}
+    if _at_once(p):
+        if sums is None:
+            sums = torch.empty(into[0].shape, dtype=torch.float32, device=into[0].device)
+        by_both = (
+            p.query, p.key, p.value, p.bias(), out, grad, logs, deltas, sums, *into,
+            *_three(p.query), *_three(p.key), *_three(p.value), *_three(out), *_three(grad), *_three(sums),
+            *_three(into[0]), *_three(into[1]), *_three(into[2]), *p.bias_strides(), *last,
+        )  # fmt: skip
+        return [(kernels.by_both, by_both, options)]
     by_queries = (
         p.query, p.key, p.value, p.bias(), out, grad, logs, deltas, into[0],
         *_three(p.query), *_three(p.key), *_three(p.value), *_three(out), *_three(grad), *_three(into[0]),

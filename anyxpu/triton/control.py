@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anyxpu.errors import UnsupportedOperation
-from anyxpu.triton import calls, tables
+from anyxpu.triton import calls, outer, tables
 from anyxpu.triton.emit import ASSIGN, Elements, Emitter, Handler
 from anyxpu.triton.ir import Op, Region, Scalar, Value
 from anyxpu.triton.layout import BitMap
@@ -88,8 +88,13 @@ def _for(e: Emitter, op: Op) -> None:
     i = e.scalars[counter] = e.fresh("i")
     u = f"({tables.unsigned(counter.type)})" if op.attrs.get("unsigned") else ""
     head = f"for ({c} {i} = {e.scalar(lower)}; {u}{i} < {u}{e.scalar(upper)}; {i} += {e.scalar(step)})"
+    around = e.turned, e.carried
+    e.turned = e.turned | outer.prepare(e, op)
+    yielded = op.regions[0].entry.ops[-1].operands
+    e.carried = {y: v for y, v in zip(yielded, carried, strict=True) if v.is_tensor}
     with e.braces(head):
         _body(e, op.regions[0], carried)
+        e.turned, e.carried = around
         if (largest := _overflows(op)) is not None:
             e.line(f"if ({u}{i} > {u}({largest} - {e.scalar(step)})) break;")
     _alias(e, op.results, carried)
@@ -154,7 +159,7 @@ def function_body(e: Emitter) -> None:
 
 
 def _blocks(e: Emitter, region: Region) -> None:
-    outer, e.labels = e.labels, {b.label: (b, e.fresh("block")) for b in region.blocks}
+    around, e.labels = e.labels, {b.label: (b, e.fresh("block")) for b in region.blocks}
     for block in region.blocks[1:]:
         for arg in block.args:
             _declare(e, arg)
@@ -162,7 +167,7 @@ def _blocks(e: Emitter, region: Region) -> None:
         if i:
             e.line(f"{e.labels[block.label][1]}:;")
         e.block(block)
-    e.labels = outer
+    e.labels = around
 
 
 def _jump(e: Emitter, op: Op, successor: tuple[str, list[Value]]) -> None:
@@ -193,10 +198,10 @@ def _inlined(e: Emitter, op: Op) -> None:
     for argument in arguments:
         _declare(e, argument)
     assign(e, op, arguments, op.operands)
-    outer, e.called = e.called, (op.results, e.fresh("end"))
+    around, e.called = e.called, (op.results, e.fresh("end"))
     _blocks(e, op.regions[0])
     e.line(f"{e.called[1]}:;")
-    e.called = outer
+    e.called = around
 
 
 def _return(e: Emitter, op: Op) -> None:
@@ -227,10 +232,10 @@ def _map_elementwise(e: Emitter, op: Op) -> None:
         args = [loop.value(v, index) for v in op.operands for index in packed]
         e.scalars.update(zip(region.entry.args, args, strict=True))
         targets = [array.element(loop.register(index)) for array in results for index in packed]
-        outer, e.mapped = e.mapped, (targets, e.fresh("end"))
+        around, e.mapped = e.mapped, (targets, e.fresh("end"))
         _blocks(e, region)
         e.line(f"{e.mapped[1]}:;")
-        e.mapped = outer
+        e.mapped = around
     e.tensors.update(zip(op.results, results, strict=True))
 
 

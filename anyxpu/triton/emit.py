@@ -280,6 +280,8 @@ class Emitter:
         self.layouts: dict[Value, Layout] = {}  # of values that the printer made itself
         self.elsewhere: dict[Value, Value] = {}  # the same elements in another layout, where there are two of them
         self.renamed: dict[Value, Value] = {}  # operands of products that stay where they are
+        self.turned: dict[Value, Value] = {}  # products' operands as they read them, made before a loop
+        self.carried: dict[Value, Value] = {}  # what a loop's variables become at its end, and which
         self.labels: dict[str, tuple[Block, str]] = {}  # of the blocks around: each with its label in C
         self.mapped: tuple[list[str], str] = ([], "")  # where a mapped function's results go, and the label behind it
         # In a function put where it is called: where its results go, and the label behind it.

@@ -1,11 +1,9 @@
 """Matrix products on a CPU device: sums of outer products, eight accumulators of as many columns as there are lanes.
 
 Lane l holds column l of the rows, as with a matrix engine, so that the sums stay in vector registers along k: each step
-takes a vector of ``b`` and one number of each row of ``a``. Both come from local memory, in the type of the sums; ``b``
-row-major, and ``a`` too unless it is the transpose of what is at hand, for its numbers may lie anywhere. Where lanes
-already lie along ``b``'s columns and no number of it is wanted twice, it is read where it is: another copy of a
-decoding attention's values would not fit in a core's first cache. Of fewer rows than eight, several vectors of ``b``
-are taken at once.
+takes vectors of ``b`` and one number of each row of ``a``. Both are read where they are, if that is an array in local
+memory whose elements have the type of the sums (and, of ``b``, with lanes along the columns); else they are put there,
+row-major. What a loop does not change is turned before it, and sums that a loop carries stay where they are.
 
 The few rows of a decoding attention's scores, whose ``b`` is a transpose, are inner products instead: lanes lie along k
 as they do in what ``b`` is the transpose of, and sixteen sums at a time are folded into one vector of the result.
@@ -13,13 +11,15 @@ as they do in what ``b`` is the transpose of, and sixteen sums at a time are fol
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from anyxpu.triton import layout as layouts
 from anyxpu.triton import move, tables
-from anyxpu.triton.emit import Array, Emitter, Loop, bit_expression
+from anyxpu.triton.emit import Array, Emitter, Loop, Recomputed, View, bit_expression
 from anyxpu.triton.ir import Op, Scalar, Value
 from anyxpu.triton.layout import ACCUMULATOR_ROWS, BitMap, Layout, log2
 
@@ -41,115 +41,226 @@ def fits(op: Op, lanes: int) -> bool:
 
 def dot(e: Emitter, op: Op, a: Value, b: Value) -> None:
     """Print ``result = c + a · b``, one tile after the other."""
+    c = op.operands[2]
+    _join_later(e, op, c)
     e.flush()
     wide = sums_of(op)
     assert wide is not None
     c_type = tables.register_type(wide)
-    m, k = move.tensor_type(a).shape[-2:]
-    n = move.tensor_type(b).shape[-1]
+    m, n = move.tensor_type(a).shape[-2], move.tensor_type(b).shape[-1]
     columns = _transposed(e, b) if m <= FEW_ROWS else None
     if columns is not None and _summable(e, columns):
         _inner(e, op, a, columns, wide)
         return
     source = _transposed(e, a)
-    at_row, at_k = (k, 1) if source is None else (1, m)
-    b = move.innermost(e, b)  # its columns are read side by side, so they are written so
-    lying = _lying(e, b) if m <= ACCUMULATOR_ROWS else None
-    places = _staged(e, [a if source is None else source, *([] if lying else [b])], wide)
+    left = _matrix(e, a, wide) if source is None else _matrix(e, source, wide).transposed()
+    right = _matrix(e, e.turned.get(b) or move.innermost(e, b), wide, log2(e.lanes))
+    left, right = _staged(e, [left, right], wide)
     e.barrier()
-    c, layout = op.operands[2], e.layout(op.result)
-    out = e.declare(op.result.element, layout.registers)
+    layout = e.layout(op.result)
+    out = _accumulated_in_place(e, op) or e.declare(op.result.element, layout.registers)
+    tile = _tile(layout, m, n, e.lanes)
     origin = Layout(layout.reg, (0,) * len(layout.lane), layout.warp)
-    rows = min(m, ACCUMULATOR_ROWS)
-    tile = rows  # registers: of all rows, and then of the next columns
-    while (
-        tile < min(ACCUMULATOR_ROWS, rows * n // e.lanes, layout.registers)
-        and layout.reg[log2(tile)] == tile // rows * e.lanes
-    ):
-        tile *= 2
-    with e.loop(layout.registers // tile) as loop:
-        first = BitMap(tuple(b * tile for b in loop.here.bases))
-        registers = [BitMap(first.bases, j) for j in range(tile)]
-        place = e.variable("int", loop.offset(origin, first))
-        row, column = f"({place} >> {log2(n)})", f"({place} & {n - 1})"
-        x = e.variable(f"__local const {c_type}*", f"{places[0]} + {row} * {at_row}")
-        matrix = f"({row} >> {log2(m)})"
-        if lying:
-            vector_at = lying.from_column(e, matrix, column)
-        else:
-            y = e.variable(f"__local const {c_type}*", f"{places[1]} + {matrix} * {k * n} + {column} + lane")
-            vector_at = _from(y, n, e.lanes)
+    with e.loop(layout.registers >> len(tile.rows + tile.vectors)) as loop:
+        others = (i for i in range(len(layout.reg)) if i not in (*tile.rows, *tile.vectors))
+        bases = tuple(1 << i for i in others)
+        # Registers of the tile: a vector of columns' rows, and then the next one's.
+        registers = [BitMap(bases, _chosen(tile.rows + tile.vectors, j)) for j in range(tile.size)]
+        place = e.variable("int", loop.offset(origin, BitMap(bases)))
+        row, column = e.variable("int", f"{place} >> {log2(n)}"), f"({place} & {n - 1})"
+        matrix = bit_expression(f"({row} >> {log2(m)})", right.matrices)
+        x = e.variable("int", bit_expression(row, left.rows + left.matrices))
+        y = e.variable("int", f"{bit_expression(column, right.columns)} + {matrix} + lane")
         totals = [loop.temporary(wide, loop.value(c, r)) for r in registers]
-        q = e.fresh("k")
-        with e.braces(f"for (int {q} = 0; {q} < {k}; ++{q})"):
-            vectors = [e.variable(c_type, vector_at(q, i)) for i in range(tile // rows)]
+        with contextlib.ExitStack() as loops:
+            at_left, at_right = x, y
+            for first, length in reversed(_runs(left.columns, right.rows)):
+                q = e.fresh("k")
+                loops.enter_context(e.braces(f"for (int {q} = 0; {q} < {1 << length}; ++{q})"))
+                at_left += f" + {q} * {left.columns[first]}"
+                at_right += f" + {q} * {right.rows[first]}"
+            vectors = [
+                e.variable(c_type, right.at(f"{at_right} + {_chosen_bases(right.columns[log2(e.lanes) :], i)}"))
+                for i in range(1 << len(tile.vectors))
+            ]
             for j, total in enumerate(totals):
-                number = f"{x}[{j % rows * at_row} + {q} * {at_k}]"
-                e.line(f"{total} = {multiply_add(wide, number, vectors[j // rows], total)};")
+                number = left.at(f"{at_left} + {_chosen_bases(left.rows, j % tile.height)}")
+                e.line(f"{total} = {multiply_add(wide, number, vectors[j // tile.height], total)};")
         for r, total in zip(registers, totals, strict=True):
             e.line(f"{out.element(loop.register(r))} = {tables.rounded(total, op.result.element)};")
     e.barrier()
     e.tensors[op.result] = out
 
 
-VectorAt = Callable[[str, int], str]
-"""The C expression of one lane's part of a vector of ``b``: its row, and which of the next vectors of columns."""
+def prepare(e: Emitter, op: Op) -> dict[Value, Value]:
+    """Before a loop of products is printed: the ``b`` of each that is there already, with lanes along its columns."""
+    here = set(op.regions[0].entry.args) | {r for o in op.regions[0].entry.ops for r in o.results}
+    found = {}
+    for product in op.regions[0].entry.ops:
+        if product.name != "tt.dot" or not e.outer or not fits(product, e.lanes):
+            continue
+        b = product.operands[1]
+        while b in here and isinstance(b.owner, Op) and b.owner.name == "ttg.convert_layout":
+            b = b.owner.operands[0]
+        b = e.renamed.get(b, b)
+        few = move.tensor_type(product.operands[0]).shape[-2] <= FEW_ROWS
+        if b in here or b not in e.tensors or (few and _transposed(e, b) is not None):
+            continue
+        turned = move.innermost(e, b)
+        if turned is not b:
+            found[b] = turned
+    return found
 
 
-def _from(pointer: str, n: int, lanes: int) -> VectorAt:
-    return lambda q, i: f"{pointer}[{q} * {n} + {i * lanes}]"
+# --- sums that need no place of their own
+
+
+def _join_later(e: Emitter, op: Op, c: Value) -> None:
+    """Let what ``c`` is scaled by, or the like, be done while the product reads it, where nothing else wants it."""
+    maker = c.owner
+    if isinstance(maker, Op) and maker in e.pending and maker.name in tables.ELEMENTWISE and e.users[c] == [op]:
+        e.pending.remove(maker)
+        e.tensors[c] = Recomputed(maker, 1)
+
+
+def _accumulated_in_place(e: Emitter, op: Op) -> Array | None:
+    """The array of the variable that a loop carries the product in, where each element is read before it is written."""
+    carried = e.carried.get(op.result)
+    if carried is None or len(e.users[op.result]) != 1:
+        return None
+    c, array = op.operands[2], e.tensors[carried]
+    made = e.tensors[c]
+    readers = [made.op] if isinstance(made, Recomputed) else [op]
+    alone = e.users[carried] == readers and (c is carried or readers != [op])
+    return array if alone and isinstance(array, Array) else None
+
+
+# --- where operands are
 
 
 @dataclass(frozen=True)
-class _Lying:
-    """A matrix in an array that loops may index, its lanes along the columns: which register holds what.
+class _Matrix:
+    """A matrix, or several, in local memory: what each bit of a row's number, of a column's and of the matrix's adds.
 
-    ``rows``, ``vectors`` and ``matrices`` are the registers of the bits of a row's number, of that of a vector of
-    columns, and of the matrix's.
+    ``of`` is the tensor that must be put there first, at ``name`` then, row-major; None where it lies there.
     """
 
-    array: Array
+    name: str
     rows: tuple[int, ...]
-    vectors: tuple[int, ...]
+    columns: tuple[int, ...]
     matrices: tuple[int, ...]
-    const: int
-    lanes: int
+    of: Value | None = None
 
-    def from_column(self, e: Emitter, matrix: str, column: str) -> VectorAt:
-        """Vectors from a column on, whose number is a multiple of theirs."""
-        first = f"({column} >> {log2(self.lanes)})"
-        parts = [bit_expression(first, self.vectors, self.const), bit_expression(matrix, self.matrices)]
-        start = e.variable("const int", " ^ ".join(parts))
+    def at(self, index: str) -> str:
+        return f"{self.name}[{index}]"
 
-        def vector_at(q: str, i: int) -> str:
-            return self.array.element(f"{bit_expression(q, self.rows)} ^ {BitMap(self.vectors).linear(i)} ^ {start}")
-
-        return vector_at
+    def transposed(self) -> _Matrix:
+        return replace(self, rows=self.columns, columns=self.rows)
 
 
-def _lying(e: Emitter, b: Value) -> _Lying | None:
-    """``b`` where it is, if it can be read there."""
-    array, layout, (k, n) = e.tensors[b], e.layout(b), move.tensor_type(b).shape[-2:]
-    if e.warps != 1 or not isinstance(array, Array) or not array.item or array.registers == 1:
+def _matrix(e: Emitter, v: Value, wide: Scalar, together: int = 0) -> _Matrix:
+    """Where ``v`` is, if it can be read there with ``2 ** together`` columns side by side; else where it will be."""
+    shape = move.tensor_type(v).shape
+    heights = [log2(math.prod(shape[:-2])), log2(shape[-2]), log2(shape[-1])]
+    places = _lying(e, v, wide)
+    inside = places is not None and all(places.get(1 << i) == 1 << i for i in range(together))
+    array = _array(e, v)
+    if places is None or not inside or array is None:
+        places, array = {1 << i: 1 << i for i in range(sum(heights))}, None
+    bits = iter(places[1 << i] for i in range(sum(heights)))
+    columns, rows, matrices = (tuple(itertools.islice(bits, n)) for n in reversed(heights))
+    return _Matrix("" if array is None else array[0].name, rows, columns, matrices, v if array is None else None)
+
+
+def _array(e: Emitter, v: Value) -> tuple[Array, BitMap] | None:
+    """The array whose registers, by the map, are the tensor's."""
+    held = e.tensors[v]
+    if isinstance(held, Array):
+        return held, layouts.identity(held.registers)
+    if not isinstance(held, View):
         return None
-    rows, vectors = [n << i for i in range(log2(k))], [e.lanes << i for i in range(log2(n // e.lanes))]
-    matrices = [k * n << i for i in range(log2(move.tensor_type(b).size // (k * n)))]
-    lanes = tuple(1 << i for i in range(log2(e.lanes)))
-    found = layouts.register_map(layout, Layout((*rows, *vectors, *matrices), lanes, layout.warp))
-    if found is None:
+    found = _array(e, held.source)
+    return None if found is None else (found[0], found[1].after(held.map))
+
+
+def _lying(e: Emitter, v: Value, wide: Scalar) -> dict[int, int] | None:
+    """What each bit of an element's offset adds to its index in an array that loops may index."""
+    found, layout = _array(e, v), e.layout(v)
+    if found is None or e.warps != 1:
         return None
-    bases = iter(found.bases)
-    parts = [tuple(itertools.islice(bases, len(bits))) for bits in (rows, vectors, matrices)]
-    return _Lying(array, parts[0], parts[1], parts[2], found.const, e.lanes)
+    array, registers = found
+    own = tables.storage_type(v.element) == tables.register_type(wide)
+    if not own or not array.item or array.registers == 1 or not any(layout.lane) or registers.const:
+        return None
+    places = {b: 1 << i for i, b in enumerate(layout.lane)}
+    places |= {b: r * e.lanes for b, r in zip(layout.reg, registers.bases, strict=True)}
+    one_each = all(p & (p - 1) == 0 for p in places.values())
+    whole = set(places) == {1 << i for i in range(log2(move.tensor_type(v).size))}
+    return places if one_each and whole and len(layout.reg) + len(layout.lane) == len(places) else None
 
 
-def _staged(e: Emitter, operands: Sequence[Value], wide: Scalar) -> list[str]:
-    """Put operands into local memory, row-major and in the type of the sums; pointers to them."""
+def _staged(e: Emitter, matrices: Sequence[_Matrix], wide: Scalar) -> list[_Matrix]:
+    """Put into local memory what is not there, in the type of the sums."""
+    missing = [m.of for m in matrices if m.of is not None]
+    names = iter(_put(e, missing, wide))
+    return [m if m.of is None else replace(m, name=next(names), of=None) for m in matrices]
+
+
+def _put(e: Emitter, operands: Sequence[Value], wide: Scalar) -> list[str]:
+    """Put tensors into local memory, row-major and in the type of the sums; pointers to them."""
     places = e.locals((wide, move.tensor_type(v).size) for v in operands)
     for v, place in zip(operands, places, strict=True):
         with e.loop(e.layout(v).registers) as loop:
             e.line(f"{place}[{loop.offset(e.layout(v))}] = ({tables.register_type(wide)}){loop.value(v)};")
     return places
+
+
+def _runs(*maps: Sequence[int]) -> list[tuple[int, int]]:
+    """Bits that each of several maps keeps side by side: the first of them, and how many there are."""
+    starts = [i for i in range(len(maps[0])) if i == 0 or any(m[i] != 2 * m[i - 1] for m in maps)]
+    return [(i, j - i) for i, j in itertools.pairwise([*starts, len(maps[0])])]
+
+
+# --- tiles
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """What is summed at once: bits of registers that count its rows, and its vectors of columns."""
+
+    rows: tuple[int, ...]
+    vectors: tuple[int, ...]
+
+    @property
+    def height(self) -> int:
+        return 1 << len(self.rows)
+
+    @property
+    def size(self) -> int:
+        return 1 << len(self.rows) + len(self.vectors)
+
+
+def _tile(layout: Layout, m: int, n: int, lanes: int) -> _Tile:
+    """Eight accumulators. AVX2, whose lanes are eight, reads a vector and a number a cycle each: fewer rows are better,
+    and with 16 registers there is room for two vectors.
+    """
+    rows = _found(layout, [n << i for i in range(log2(min(m, ACCUMULATOR_ROWS if lanes > 8 else 4)))])
+    width = max(ACCUMULATOR_ROWS >> len(rows), 1)
+    return _Tile(rows, _found(layout, [lanes << i for i in range(log2(min(width, n // lanes)))]))
+
+
+def _found(layout: Layout, bases: Sequence[int]) -> tuple[int, ...]:
+    """The registers' bits of the first of ``bases`` that registers have."""
+    there = itertools.takewhile(lambda b: b in layout.reg, bases)
+    return tuple(layout.reg.index(b) for b in there)
+
+
+def _chosen(bits: Sequence[int], number: int) -> int:
+    return _chosen_bases([1 << b for b in bits], number)
+
+
+def _chosen_bases(bases: Sequence[int], number: int) -> int:
+    return sum(b for i, b in enumerate(bases) if number >> i & 1)
 
 
 # --- few rows
@@ -170,7 +281,7 @@ def _inner(e: Emitter, op: Op, a: Value, columns: Value, wide: Scalar) -> None:
     """``result = c + a · b`` as inner products of rows of ``a`` and of ``columns``, the transpose of ``b``."""
     (n, k), lanes = move.tensor_type(columns).shape, e.lanes
     m = move.tensor_type(a).shape[-2]
-    (x,) = _staged(e, (a,), wide)
+    (x,) = _put(e, (a,), wide)
     e.barrier()
     c, layout = op.operands[2], e.layout(op.result)
     out = e.declare(op.result.element, layout.registers, indexed=True)
