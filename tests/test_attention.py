@@ -9,6 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from anyxpu import ops
 from anyxpu.ops import attention_products, flash
+from anyxpu.shim import lib
 
 FUSED = "_scaled_dot_product_fused_attention_overrideable"
 HEADS, LENGTH, SIZE = 4, 33, 16
@@ -104,6 +105,24 @@ def test_the_kernels_and_their_gradients_equal_f64(xpu, shape, kind, dtype):
         assert (mine.cpu().double() - theirs).abs().max() <= 3 * DTYPES[dtype] * most
 
 
+@pytest.mark.rotates(4)
+@pytest.mark.not_simulated("compares results")
+@pytest.mark.parametrize("at_once", [False, True], ids=["by queries, then by keys", "at once"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", ["none", "causal", "float"])
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[1]], ids=str)
+def test_either_way_to_the_gradients_equals_f64(xpu, monkeypatch, shape, kind, dtype, at_once):
+    asked = []
+    monkeypatch.setattr(flash, "serves", lambda operands: False)  # oneDNN's products
+    monkeypatch.setattr(flash, "_at_once", lambda p: asked.append(p) or at_once)
+    replayed = lib().set_replay(False)
+    try:
+        test_the_kernels_and_their_gradients_equal_f64(xpu, shape, kind, dtype)
+    finally:
+        lib().set_replay(replayed)
+    assert asked
+
+
 def takes_products(monkeypatch, most: int) -> list[bool]:
     """Has products serve attention of any size, with no more than ``most`` scores at once; each appends to the list."""
     made: list[bool] = []
@@ -114,6 +133,7 @@ def takes_products(monkeypatch, most: int) -> list[bool]:
         return made[-1]
 
     monkeypatch.setattr(attention_products, "LEAST", 0)
+    monkeypatch.setattr(attention_products, "NARROW", 0)
     monkeypatch.setattr(attention_products, "MOST", most)
     monkeypatch.setattr(attention_products.batched, "product", counted)
     return made
