@@ -26,6 +26,10 @@ class KernelError(AnyxpuError):
         return type(self), (self.kernel, self.source, self.message)
 
 
+class ArgumentError(AnyxpuError, ValueError):
+    """An operator was given what does not fit it. torch's own are of either kind, by operator and version."""
+
+
 class CacheError(AnyxpuError, OSError):
     """A cache folder cannot be used, or a file in it is damaged; the message names it and the way out."""
 

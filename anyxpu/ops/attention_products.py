@@ -6,6 +6,7 @@ short sequences. Scores are in memory, but a few at a time: as many heads, or qu
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -71,11 +72,16 @@ def serves(operands: Operands) -> bool:
     work = 2 * batches * heads * queries * keys * (operands.query.shape[3] + operands.value.shape[3])
     if work < LEAST:
         return False
-    properties = torch.xpu.get_device_properties(operands.query.device)
-    if properties.type != "cpu":
+    device = operands.query.device
+    if torch.xpu.get_device_properties(device).type != "cpu":
         return False
-    size = max(operands.query.shape[3], operands.value.shape[3])
-    return properties.gpu_eu_simd_width > SHORT_VECTORS or size > NARROW
+    return not has_short_vectors(device) or max(operands.query.shape[3], operands.value.shape[3]) > NARROW
+
+
+@functools.lru_cache(maxsize=64)
+def has_short_vectors(device: torch.device) -> bool:
+    """Whether a CPU device's registers hold no more than SHORT_VECTORS numbers of f32."""
+    return int(torch.xpu.get_device_capability(device)["gpu_eu_simd_width"]) <= SHORT_VECTORS
 
 
 def _groups(batches: int, heads: int, scores: int) -> Iterator[tuple[slice, slice]]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from anyxpu.errors import ArgumentError
 from anyxpu.ops import launching
 from anyxpu.ops.current_device import current
 from anyxpu.shim import lib
@@ -141,7 +142,7 @@ def computed_in(x: Tensor, others: Sequence[Tensor | None], size: int) -> torch.
     for t in others:
         if t is not None and (t.dtype not in _NAMES or t.device != x.device or t.numel() != size):
             return None
-        if t is not None and not t.is_contiguous():
+        if t is not None and (t.dim() != 1 or not t.is_contiguous()):
             return None
     if x.dtype is not torch.float64:
         return None if any(t is not None and t.dtype is torch.float64 for t in others) else torch.float32
@@ -273,7 +274,11 @@ def batch_norm(
     """
     if x.dim() < 2 or (running_mean is None) != (running_var is None) or (not training and running_mean is None):
         return NotImplemented
-    wide = computed_in(x, (weight, bias, running_mean, running_var), x.shape[1])
+    given = {"weight": weight, "bias": bias, "running_mean": running_mean, "running_var": running_var}
+    for name, t in given.items():
+        if t is not None and t.numel() != x.shape[1]:  # which torch's own kernels read beyond the end of
+            raise ArgumentError(f"batch norm wants a {name} of {x.shape[1]} elements, not of shape {tuple(t.shape)}")
+    wide = computed_in(x, tuple(given.values()), x.shape[1])
     if wide is None:
         return NotImplemented
     x, at = laid_out(x)

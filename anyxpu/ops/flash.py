@@ -15,7 +15,7 @@ from torch import Tensor
 
 from anyxpu.onednn.matmul import SIXTEEN_BITS
 from anyxpu.ops import ahead
-from anyxpu.ops.attention_products import SHORT_VECTORS, Operands, serves
+from anyxpu.ops.attention_products import Operands, has_short_vectors, serves
 from anyxpu.ops.attention_products import backward as gradients_by_products
 from anyxpu.ops.attention_products import forward as by_products
 from anyxpu.ops.current_device import current
@@ -121,15 +121,13 @@ def takes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropou
 @functools.lru_cache(maxsize=1024)
 def _blocks(device: torch.device, dtype: torch.dtype, queries: int, size: int, backward: bool, packed: bool) -> Blocks:
     most = 1 << (max(queries, 16) - 1).bit_length()
-    properties = torch.xpu.get_device_properties(device)
-    if properties.type == "cpu":
+    if torch.xpu.get_device_properties(device).type == "cpu":
         # Measured, of 4 and 8: few rows by themselves are 1.1 to 2 times as fast as in a tile of 16.
         if queries <= 8 and not backward:
             rows = 1 << (queries - 1).bit_length()
             return Blocks(rows, 16 if rows == 1 else 32, 1, True, few=True)
         # Measured on AVX2, whose cores have 32 KiB of first cache: 64 are 1.2 times as fast as 128.
-        short = properties.gpu_eu_simd_width <= SHORT_VECTORS
-        keys = 32 if size > 128 else 64 if backward or short else 128
+        keys = 32 if size > 128 else 64 if backward or has_short_vectors(device) else 128
         return Blocks(min(64, most), keys, 1, True)
     # Operands of f32 and of long heads take 64 KiB of local memory, which the smallest of Intel's GPUs have.
     rows = 32 if backward or (size > 128 and dtype == torch.float32) else 64

@@ -70,8 +70,8 @@ def avg_pool(
     if what is None or read is None or divisor_override == 0:
         return NotImplemented
     sizes = what.outputs(read.sizes, ceil_mode)
-    if sizes is None:
-        return NotImplemented
+    if sizes is None or (dims == 3 and any(n < k for n, k in zip(read.sizes, what.size, strict=True))):
+        return NotImplemented  # which torch refuses, in three dimensions
     out = read.empty(sizes)
     served = windows.launch(
         "avg_pool", (read.tensor, out), read, sizes, read.sizes, sizes, divisor_override or 1,

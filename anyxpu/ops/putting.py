@@ -18,8 +18,13 @@ _INDICES = (torch.int64, torch.int32)
 _REDUCED = {"add": "sum", "multiply": "prod"}
 
 
-def _rows(self: Tensor, dim: int, index: Tensor, source: Tensor | None) -> tuple[Tensor, Tensor] | None:
-    """The index of each element of source, as ``scatter`` wants it, and the source; None where they do not fit."""
+def _rows(
+    self: Tensor, dim: int, index: Tensor, source: Tensor | None, number: bool = True
+) -> tuple[Tensor, Tensor] | None:
+    """The index of each element of source, as ``scatter`` wants it, and the source; None where they do not fit.
+
+    ``number``: whether a source of no dimension is a slice of one element.
+    """
     if self.dim() == 0 or not -self.dim() <= dim < self.dim() or index.dim() > 1 or index.dtype not in _INDICES:
         return None
     if index.device != self.device or self.numel() == 0 or index.numel() == 0 or self.is_complex():
@@ -30,7 +35,7 @@ def _rows(self: Tensor, dim: int, index: Tensor, source: Tensor | None) -> tuple
     if source is not None:
         if source.dtype != self.dtype or source.device != self.device:
             return None
-        if source.dim() == 0 and len(shape) == 1 and index.numel() == 1:
+        if number and source.dim() == 0 and len(shape) == 1 and index.numel() == 1:
             source = source.view(1)
         if list(source.shape) != shape:
             return None
@@ -51,7 +56,7 @@ def index_add_(self: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: 
 
 
 def _added(self: Tensor, dim: int, index: Tensor, source: Tensor, alpha: Number, out: Any) -> Any:
-    made = _rows(self, dim, index, source)
+    made = _rows(self, dim, index, source, number=False)
     if made is None or self.dtype is torch.bool or not whole.served(self):
         return NotImplemented
     if not self.is_floating_point() and isinstance(alpha, float):
@@ -88,7 +93,7 @@ def index_reduce(
     self: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
 ) -> Any:
     """aten::index_reduce: ``self`` with slices of source reduced to where ``index (N,)`` says."""
-    made = _rows(self, dim, index, source)
+    made = _rows(self, dim, index, source, number=False)
     if made is None or reduce not in ("prod", "mean", "amax", "amin") or self.dtype is torch.bool:
         return NotImplemented
     return self.clone().scatter_reduce_(dim, *made, reduce, include_self=include_self)

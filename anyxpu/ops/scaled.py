@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anyxpu.errors import ArgumentError
 from anyxpu.onednn.eight_bits import product
 from anyxpu.onednn.weight_only import Weight
 from anyxpu.ops import scaled_blocks, weight_only
@@ -56,7 +57,7 @@ def scaled_mm(
         ``(m, n)``.
 
     Raises:
-        RuntimeError: operands that do not fit.
+        ArgumentError: operands that do not fit.
     """
     return scaled_mm_out(self, mat2, scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum, out=None)
 
@@ -100,7 +101,7 @@ def scaled_mm_v2(
     Scales of blocks lie as :func:`anyxpu.ops.scaled_blocks.by_recipe` has them: ``mat2``'s along its columns.
 
     Raises:
-        RuntimeError: operands or recipes that do not fit.
+        ArgumentError: operands or recipes that do not fit.
     """
     scales = by_recipes(
         self, mat2, scale_a, recipe_a, swizzle_a, scale_b, recipe_b, swizzle_b, contraction_dim=contraction_dim
@@ -120,7 +121,7 @@ def by_shapes(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Scales:
     """The scales that ``_scaled_mm`` means.
 
     Raises:
-        RuntimeError: operands or scales that do not fit.
+        ArgumentError: operands or scales that do not fit.
     """
     _check_operands(a, b)
     whole = scale_a.numel() == scale_b.numel() == 1
@@ -130,7 +131,7 @@ def by_shapes(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Scales:
         return Scales((scale_a, scale_b))
     blocks = scaled_blocks.by_shapes(a, b.t(), scale_a, scale_b)
     if blocks is None:
-        raise RuntimeError(
+        raise ArgumentError(
             f"{_WHAT} cannot scale {_said(a)} and {_said(b)} by {_said(scale_a)} and {_said(scale_b)}: it takes one "
             "float32 for each operand, (m, 1) and (1, n) of them, (m, k / 128) or (m / 128, k / 128) and the same of "
             "mat2 transposed, float8_e8m0fnu for blocks of 32, or float8_e4m3fn for blocks of 16 of 4 bits"
@@ -152,26 +153,26 @@ def by_recipes(
     """The scales that ``_scaled_mm_v2`` names.
 
     Raises:
-        RuntimeError: operands, recipes or scales that do not fit.
+        ArgumentError: operands, recipes or scales that do not fit.
     """
     if tuple(contraction_dim) not in ((), (1, 0), (-1, 0), (1, -2), (-1, -2)):
-        raise RuntimeError(f"{_WHAT} sums over dimensions 1 and 0, not over {tuple(contraction_dim)}")
+        raise ArgumentError(f"{_WHAT} sums over dimensions 1 and 0, not over {tuple(contraction_dim)}")
     _check_operands(a, b)
     recipes = tuple(int(r) for r in recipe_a), tuple(int(r) for r in recipe_b)
     if (len(scale_a), len(scale_b)) != (len(recipes[0]), len(recipes[1])):
-        raise RuntimeError(f"{_WHAT} wants as many scales as recipes, not {len(scale_a)} and {len(scale_b)}")
+        raise ArgumentError(f"{_WHAT} wants as many scales as recipes, not {len(scale_a)} and {len(scale_b)}")
     if recipes in _OF_FACTORS and a.dtype != FOUR_BITS:
         want = ((), ()) if recipes[0] == (TENSORWISE,) else ((a.shape[0], 1), (1, b.shape[1]))
         for scale, shape in ((scale_a[0], want[0]), (scale_b[0], want[1])):
-            if scale.numel() != math.prod(shape) or scale.dtype != torch.float32:
+            if scale.numel() != math.prod(shape) or scale.dim() > 2 or scale.dtype != torch.float32:
                 kind = scaled_blocks.names(recipes[0])
-                raise RuntimeError(
+                raise ArgumentError(
                     f"{_WHAT} wants float32 scales of {shape} where recipes are {kind}, not {_said(scale)}"
                 )
         return Scales((scale_a[0].reshape(want[0]), scale_b[0].reshape(want[1])))
     if recipes not in _OF_BLOCKS:
         said = [scaled_blocks.names(recipe) for recipe in recipes]
-        raise RuntimeError(
+        raise ArgumentError(
             f"{_WHAT} has no recipe {said[0]} with {said[1]} of {_said(a)}: it takes TensorWise and RowWise of 8 bits, "
             "BlockWise1x32 and BlockWise1x16 (and TensorWise after it) with the same, and BlockWise1x128 and "
             "BlockWise128x128 with any of the two"
@@ -185,7 +186,7 @@ def by_recipes(
         return Scales(None, blocks)
     for name, scale in (("scale_a", scale_a[1]), ("scale_b", scale_b[1])):
         if scale.numel() != 1 or scale.dtype != torch.float32:
-            raise RuntimeError(f"{_WHAT} wants one float32 as the second {name}, not {_said(scale)}")
+            raise ArgumentError(f"{_WHAT} wants one float32 as the second {name}, not {_said(scale)}")
     return Scales((scale_a[1], scale_b[1]), blocks)
 
 
@@ -210,27 +211,27 @@ def result(
     """What the result is to be written into, on ``a``'s device, which may be meta.
 
     Raises:
-        RuntimeError: operands that do not fit.
+        ArgumentError: operands that do not fit.
     """
     dtype = dtype or (a.dtype if out is None else out.dtype)
     if dtype not in (*_WIDE, *EIGHT_BITS):
-        raise RuntimeError(f"{_WHAT} has results in float32, bfloat16, float16 and 8 bits, not in {dtype}")
+        raise ArgumentError(f"{_WHAT} has results in float32, bfloat16, float16 and 8 bits, not in {dtype}")
     n = b.shape[1]
     if bias is not None and (tuple(bias.shape) != (n,) or bias.dtype not in _WIDE):
-        raise RuntimeError(f"{_WHAT} wants a bias of shape {(n,)}, not {bias.dtype} {tuple(bias.shape)}")
+        raise ArgumentError(f"{_WHAT} wants a bias of shape {(n,)}, not {bias.dtype} {tuple(bias.shape)}")
     if scale_result is not None and (scale_result.numel() != 1 or scale_result.dtype != torch.float32):
-        raise RuntimeError(f"{_WHAT} wants one float32 as scale_result, not {_said(scale_result)}")
+        raise ArgumentError(f"{_WHAT} wants one float32 as scale_result, not {_said(scale_result)}")
     operands = {"mat2": b, "bias": bias, "scale_result": scale_result, "out": out}
     names = ("scale_a", "scale_b") if scales.blocks is None else ("the second scale_a", "the second scale_b")
     operands |= zip(names, scales.factors or (), strict=False)
     operands |= zip(("scale_a", "scale_b"), (blocks.scales for blocks in scales.blocks or ()), strict=False)
     for name, operand in operands.items():
         if operand is not None and operand.device != a.device:
-            raise RuntimeError(f"{_WHAT} wants {name} on {a.device}, not on {operand.device}")
+            raise ArgumentError(f"{_WHAT} wants {name} on {a.device}, not on {operand.device}")
     if out is None:
         return torch.empty((a.shape[0], n), dtype=dtype, device=a.device)
     if out.dtype != dtype:
-        raise RuntimeError(f"{_WHAT} wants an out= of {dtype}, not of {out.dtype}")
+        raise ArgumentError(f"{_WHAT} wants an out= of {dtype}, not of {out.dtype}")
     from torch._prims_common.wrappers import _maybe_resize_out
 
     return _maybe_resize_out(out, (a.shape[0], n))  # with torch's own warning where it holds elements
@@ -287,9 +288,9 @@ def _known(t: Tensor) -> bool:
 
 def _check_operands(a: Tensor, b: Tensor) -> None:
     if not (a.dim() == b.dim() == 2 and a.shape[1] == b.shape[0]):
-        raise RuntimeError(f"{_WHAT} wants (m, k) and (k, n), not {tuple(a.shape)} and {tuple(b.shape)}")
+        raise ArgumentError(f"{_WHAT} wants (m, k) and (k, n), not {tuple(a.shape)} and {tuple(b.shape)}")
     if not _known(a) or not _known(b) or (a.dtype == FOUR_BITS) != (b.dtype == FOUR_BITS):
-        raise RuntimeError(f"{_WHAT} multiplies 8 bits with 8, or 4 with 4, not {a.dtype} with {b.dtype}")
+        raise ArgumentError(f"{_WHAT} multiplies 8 bits with 8, or 4 with 4, not {a.dtype} with {b.dtype}")
 
 
 def rescale(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from anyxpu.errors import ArgumentError
 from anyxpu.ops.current_device import current
 
 BLOCKS_OF_16, BLOCKS_OF_32, BLOCKS_OF_128, SQUARES_OF_128 = 2, 3, 4, 5
@@ -53,7 +54,7 @@ def by_shapes(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> tuple[B
         scale_b: transposed as ``b`` is where it lies by rows: ``(k / 128, n)`` and so on.
 
     Raises:
-        RuntimeError: scales of 8 bits that fit neither way.
+        ArgumentError: scales of 8 bits that fit neither way.
     """
     if scale_a.dtype == scale_b.dtype == torch.float32:
         if scale_a.dim() != 2 or scale_b.dim() != 2:
@@ -73,7 +74,7 @@ def by_shapes(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> tuple[B
         return Blocks(scale_a, 1, block, None), Blocks(scale_b, 1, block, None)
     if plain:
         return lying(scale_a, 1, block), lying(scale_b.t(), 1, block)
-    raise RuntimeError(
+    raise ArgumentError(
         f"_scaled_mm on xpu wants scales of blocks of {block} as {rows[0]} and {rows[1][::-1]}, or in tiles as "
         f"{tiled(*rows[0])} and {tiled(*rows[1])} elements in one piece, not {_said(scale_a)} and {_said(scale_b)}"
     )
@@ -90,29 +91,29 @@ def by_recipe(t: Tensor, scale: Tensor, recipe: int, swizzled: bool, name: str) 
         name: of the scale, for errors.
 
     Raises:
-        RuntimeError: a scale that does not fit.
+        ArgumentError: a scale that does not fit.
     """
     what = f"_scaled_mm_v2 on xpu wants {name}"
     block = {BLOCKS_OF_16: 16, BLOCKS_OF_32: 32}.get(recipe, 128)
     if swizzled and block == 128:
-        raise RuntimeError(f"{what} without a swizzle where blocks are of 128")
+        raise ArgumentError(f"{what} without a swizzle where blocks are of 128")
     if block < 128 and narrow_block(t, scale) != block:
         kinds = "float4 with float8_e4m3fn" if block == 16 else "float8 or float4 with float8_e8m0fnu"
-        raise RuntimeError(f"{what} of blocks of {block} to be of {kinds}, not of {t.dtype} with {scale.dtype}")
+        raise ArgumentError(f"{what} of blocks of {block} to be of {kinds}, not of {t.dtype} with {scale.dtype}")
     if block == 128 and (scale.dtype != torch.float32 or t.dtype == FOUR_BITS):
-        raise RuntimeError(f"{what} of blocks of 128 to be float8 with float32, not of {t.dtype} with {scale.dtype}")
+        raise ArgumentError(f"{what} of blocks of 128 to be float8 with float32, not of {t.dtype} with {scale.dtype}")
     rows, parts = t.shape[0], -(-logical_k(t) // block)
     if swizzled:
         if scale.numel() != tiled(rows, parts) or not scale.is_contiguous():
-            raise RuntimeError(f"{what} as {tiled(rows, parts)} elements in one piece, not {_said(scale)}")
+            raise ArgumentError(f"{what} as {tiled(rows, parts)} elements in one piece, not {_said(scale)}")
         return Blocks(scale, 1, block, None)
     if recipe == SQUARES_OF_128:
         sides = [(length, -(-rows // 128)) for length in (parts, -(-parts // 4) * 4)]
         if tuple(scale.shape) not in sides:
-            raise RuntimeError(f"{what} as {sides[0]}, not {_said(scale)}")
+            raise ArgumentError(f"{what} as {sides[0]}, not {_said(scale)}")
         return lying(scale.t(), 128, 128)
     if tuple(scale.shape) != (rows, parts):
-        raise RuntimeError(f"{what} as {(rows, parts)}, not {_said(scale)}")
+        raise ArgumentError(f"{what} as {(rows, parts)}, not {_said(scale)}")
     return lying(scale, 1, block)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from anyxpu.errors import ArgumentError
 from anyxpu.ops import scaled_blocks
 from anyxpu.ops.scaled import EIGHT_BITS, ROWWISE, TENSORWISE, Scales, multiply
 from anyxpu.ops.scaled_blocks import BLOCKS_OF_16, BLOCKS_OF_32, FOUR_BITS, Blocks
@@ -48,10 +49,10 @@ def scaled_grouped_mm(
         ``(m, n)``, or ``(G, m, n)`` of two batches or two matrices; 0 behind the last group.
 
     Raises:
-        RuntimeError: operands that do not fit, or that are not served.
+        ArgumentError: operands that do not fit, or that are not served.
     """
     if scale_result is not None:
-        raise RuntimeError(f"{_WHAT} takes no scale of the result: multiply what it returns")
+        raise ArgumentError(f"{_WHAT} takes no scale of the result: multiply what it returns")
     block = 0 if scale_a.dtype == torch.float32 else 32
     first = _Side("scale_a", self, scale_a, None, block, True)
     return _groups(first, _Side("scale_b", mat2.transpose(-2, -1), scale_b, None, block, True), offs, bias, out_dtype)
@@ -78,7 +79,7 @@ def scaled_grouped_mm_v2(
     Scales of blocks lie by rows along k where they are not swizzled.
 
     Raises:
-        RuntimeError: another recipe, or operands that do not fit.
+        ArgumentError: another recipe, or operands that do not fit.
     """
     recipes = [int(recipe) for recipe in recipe_a], [int(recipe) for recipe in recipe_b]
     blocks = {(ROWWISE,): 0, (BLOCKS_OF_32,): 32, (BLOCKS_OF_16,): 16, (BLOCKS_OF_16, TENSORWISE): 16}
@@ -87,14 +88,14 @@ def scaled_grouped_mm_v2(
     if block < 0 or recipes[0] != recipes[1] or (block == 0 and any(swizzles)):
         said = " and ".join(scaled_blocks.names(recipe) for recipe in recipes)
         swizzled = ", swizzled" if any(swizzles) else ""
-        raise RuntimeError(
+        raise ArgumentError(
             f"{_WHAT} scales both operands by RowWise without a swizzle, BlockWise1x32 or BlockWise1x16 (with "
             f"TensorWise), not by {said}{swizzled}"
         )
     if not len(scale_a) == len(scale_b) == len(recipes[0]):
-        raise RuntimeError(f"{_WHAT} wants as many scales as recipes, not {len(scale_a)} and {len(scale_b)}")
+        raise ArgumentError(f"{_WHAT} wants as many scales as recipes, not {len(scale_a)} and {len(scale_b)}")
     if tuple(contraction_dim) not in ((), (-1, -2)):
-        raise RuntimeError(f"{_WHAT} sums over dimensions -1 and -2, not over {tuple(contraction_dim)}")
+        raise ArgumentError(f"{_WHAT} sums over dimensions -1 and -2, not over {tuple(contraction_dim)}")
     second = [scales[1] if len(scales) > 1 else None for scales in (scale_a, scale_b)]
     first = _Side("scale_a", self, scale_a[0], second[0], block, swizzles[0])
     other = _Side("scale_b", mat2.transpose(-2, -1), scale_b[0], second[1], block, swizzles[1])
@@ -127,17 +128,17 @@ class _Side:
     def check(self, groups: int, along_k: bool) -> None:
         """Raise RuntimeError where dtypes or sizes do not fit."""
         if self.t.dtype not in (*EIGHT_BITS, FOUR_BITS) or (self.t.dtype == FOUR_BITS and not self.block):
-            raise RuntimeError(f"{_WHAT} multiplies 8 bits, and 4 bits in blocks, not {self.t.dtype}")
+            raise ArgumentError(f"{_WHAT} multiplies 8 bits, and 4 bits in blocks, not {self.t.dtype}")
         kinds = {0: torch.float32, 32: torch.float8_e8m0fnu, 16: torch.float8_e4m3fn}
         if self.scale.dtype != kinds[self.block] or (self.block == 16 and self.t.dtype != FOUR_BITS):
-            raise RuntimeError(f"{_WHAT} has no {self.name} of {self.scale.dtype} for {self.t.dtype}")
+            raise ArgumentError(f"{_WHAT} has no {self.name} of {self.scale.dtype} for {self.t.dtype}")
         if self.second is not None and (self.second.dtype != torch.float32 or self.second.numel() != groups):
-            raise RuntimeError(f"{_WHAT} wants {groups} float32 numbers as the second {self.name}")
+            raise ArgumentError(f"{_WHAT} wants {groups} float32 numbers as the second {self.name}")
         rows, k = self.t.shape[-2], self.t.shape[-1] * (2 if self.t.dtype == FOUR_BITS else 1)
         if self.block == 0:
             want = rows * (groups if self.t.dim() == 3 or along_k else 1)
             if self.scale.numel() != want:
-                raise RuntimeError(
+                raise ArgumentError(
                     f"{_WHAT} wants {want} float32 numbers as {self.name}, not {tuple(self.scale.shape)}"
                 )
             return
@@ -152,7 +153,7 @@ class _Side:
         else:
             return  # how many there are depends on the groups
         if not fits:
-            raise RuntimeError(f"{_WHAT} wants {self.name} as {wanted}, not {given}")
+            raise ArgumentError(f"{_WHAT} wants {self.name} as {wanted}, not {given}")
 
     def cut(self, ends: list[int] | None, along_k: bool) -> Iterator[tuple[Tensor, Tensor | Blocks]]:
         """Each group's operand and scales."""
@@ -164,7 +165,7 @@ class _Side:
             return
         for group, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
             if along_k and (start % packed or end % packed):
-                raise RuntimeError(
+                raise ArgumentError(
                     f"{_WHAT} wants groups of an even k of {self.t.dtype}, not one from {start} to {end}"
                 )
             t = self.t[:, start // packed : end // packed] if along_k else self.t[start:end]
@@ -173,7 +174,7 @@ class _Side:
             elif self.tiles:
                 size = scaled_blocks.tiled(t.shape[0], -(-t.shape[1] * packed // self.block))
                 if place + size > flat.numel():
-                    raise RuntimeError(
+                    raise ArgumentError(
                         f"{_WHAT} wants {self.name} of {place + size} elements or more, not {flat.numel()}"
                     )
                 yield t, self._of(t, flat[place : place + size])
@@ -182,7 +183,7 @@ class _Side:
                 yield t, self._of(t, flat[start:end])
             else:
                 if start % self.block:
-                    raise RuntimeError(f"{_WHAT} wants groups that begin at multiples of {self.block}, not at {start}")
+                    raise ArgumentError(f"{_WHAT} wants groups that begin at multiples of {self.block}, not at {start}")
                 yield t, self._of(t, flat[:, start // self.block : -(-end // self.block)])
 
     def _of(self, t: Tensor, scale: Tensor) -> Tensor | Blocks:
@@ -195,25 +196,25 @@ class _Side:
 
 def _groups(a: _Side, b: _Side, offs: Tensor | None, bias: Tensor | None, out_dtype: torch.dtype | None) -> Tensor:
     if bias is not None:
-        raise RuntimeError(f"{_WHAT} takes no bias: add it to what it returns")
+        raise ArgumentError(f"{_WHAT} takes no bias: add it to what it returns")
     dtype = out_dtype or torch.bfloat16
     dims = a.t.dim(), b.t.dim()
     if (offs is None) != (dims == (3, 3)):
-        raise RuntimeError(f"{_WHAT} wants offs with matrices, and none with two batches")
+        raise ArgumentError(f"{_WHAT} wants offs with matrices, and none with two batches")
     four = [side.t.dtype == FOUR_BITS for side in (a, b)]
     if not set(dims) <= {2, 3} or a.t.shape[-1] != b.t.shape[-1] or four[0] != four[1]:
         said = [f"{t.dtype} {tuple(t.shape)}" for t in (a.t, b.t.transpose(-2, -1))]
-        raise RuntimeError(f"{_WHAT} cannot multiply {said[0]} with {said[1]}")
+        raise ArgumentError(f"{_WHAT} cannot multiply {said[0]} with {said[1]}")
     ends = None if offs is None else [int(end) for end in offs.tolist()]
     groups = len(ends) if ends is not None else a.t.shape[0]
     batches = [side.t.shape[0] for side in (a, b) if side.t.dim() == 3]
     if any(batch != groups for batch in batches):
-        raise RuntimeError(f"{_WHAT} has {groups} groups, and a batch of {batches}")
+        raise ArgumentError(f"{_WHAT} has {groups} groups, and a batch of {batches}")
     along_k = dims == (2, 2)
     if ends is not None:
         limit = scaled_blocks.logical_k(a.t) if along_k else a.t.shape[0] if dims[0] == 2 else b.t.shape[0]
         if any(x > y for x, y in zip([0, *ends], [*ends, limit], strict=True)):
-            raise RuntimeError(f"{_WHAT} wants offs that rise from 0 to {limit}, not {ends}")
+            raise ArgumentError(f"{_WHAT} wants offs that rise from 0 to {limit}, not {ends}")
     for side in (a, b):
         side.check(groups, along_k)
     out = a.t.new_empty(0, dtype=dtype).new_zeros(shape(a.t, b.t.transpose(-2, -1), groups))
@@ -236,5 +237,5 @@ def _groups(a: _Side, b: _Side, offs: Tensor | None, bias: Tensor | None, out_dt
             assert isinstance(by_a, Tensor) and isinstance(by_b, Tensor)
             scales = Scales((by_a[:, None], by_b[None, :]))
         if multiply(first, second.t(), scales, dtype=dtype, out=result) is NotImplemented:
-            raise RuntimeError(f"{_WHAT} needs oneDNN, which the driver does not have")
+            raise ArgumentError(f"{_WHAT} needs oneDNN, which the driver does not have")
     return out

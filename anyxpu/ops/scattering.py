@@ -148,6 +148,7 @@ def _served(self: Tensor, index: Tensor, src: Tensor, reduce: str, out: Tensor) 
         and self.dtype == src.dtype == out.dtype
         and self.device == index.device == src.device == out.device
         and self.shape == out.shape
+        and (self.numel() > 0 or index.numel() == 0)
         and torch._debug_has_internal_overlap(out) != 1
         and not _share_memory(out, index)
         and not _share_memory(out, src)

@@ -77,11 +77,6 @@ def index_put(
     taken = _taken(self, indices)
     if taken is None or _overlapping(self):
         return NotImplemented
-    if values.dim() > len(taken.shape):
-        extra = values.dim() - len(taken.shape)
-        if any(n != 1 for n in values.shape[:extra]):
-            return NotImplemented
-        values = values.view(values.shape[extra:])
     try:
         values = values.expand(taken.shape).contiguous()
     except RuntimeError:

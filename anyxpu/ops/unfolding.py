@@ -112,9 +112,11 @@ def unfold_backward(grad: Tensor, input_sizes: Sequence[int], dim: int, size: in
     """
     if not grad.is_floating_point() or not -len(input_sizes) <= dim < len(input_sizes):
         return NotImplemented
-    if grad.numel() == 0 or step <= 0:
+    if grad.numel() == 0 or step <= 0 or grad.dim() != len(input_sizes) + 1:
         return NotImplemented
     dim %= len(input_sizes)
+    if any(n != m for d, (n, m) in enumerate(zip(grad.shape, input_sizes, strict=False)) if d != dim):
+        return NotImplemented
     count = grad.shape[dim]
     if grad.shape[-1] != size or (count - 1) * step + size > input_sizes[dim]:
         return NotImplemented
