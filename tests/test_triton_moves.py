@@ -213,3 +213,32 @@ def test_products_of_few_rows_and_of_transposes(sizes, turned, dtype, sums):
     o = torch.zeros(m, n, dtype=sums)
     launch(product_kernel, (1,), a, given, c, o, M=m, N=n, K=k, TURNED=turned)
     assert torch.equal(o.double(), a.double() @ b.double() + c.double())
+
+
+@triton.jit
+def carried_kernel(a, b, o, also, ROUNDS, S: tl.constexpr, ADDED: tl.constexpr):
+    """Sums that a loop carries through products, as they are or with 1 added, which is wanted again behind them."""
+    i, j = tl.arange(0, S)[:, None], tl.arange(0, S)[None, :]
+    x, y = tl.load(a + i * S + j), tl.load(b + i * S + j)
+    total = tl.zeros((S, S), o.dtype.element_ty)
+    other = tl.zeros((S, S), o.dtype.element_ty)
+    for _ in range(ROUNDS):
+        before = total + 1 if ADDED else total
+        total = tl.dot(x, y, before, input_precision="ieee", out_dtype=before.dtype)
+        other += before
+    tl.store(o + i * S + j, total)
+    tl.store(also + i * S + j, other)
+
+
+@pytest.mark.parametrize(("dtype", "sums"), PRODUCTS, ids=str)
+@pytest.mark.parametrize("added", [False, True])
+def test_sums_that_a_loop_carries_are_still_there_behind_the_product(dtype, sums, added):
+    a, b = (torch.randint(-3, 3, (32, 32)).to(dtype) for _ in range(2))
+    o, also = torch.zeros(2, 32, 32, dtype=sums)
+    launch(carried_kernel, (1,), a, b, o, also, 3, S=32, ADDED=added)
+    total, other = torch.zeros(2, 32, 32, dtype=torch.float64)
+    for _ in range(3):
+        before = total + added
+        total = a.double() @ b.double() + before
+        other = other + before
+    assert torch.equal(o.double(), total) and torch.equal(also.double(), other)

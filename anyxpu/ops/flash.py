@@ -1,6 +1,6 @@
 """Attention by the kernels of :mod:`anyxpu.ops.attention_kernels`: which calls they take, and in which blocks.
 
-On a CPU device what is large enough goes to :mod:`anyxpu.ops.attention_products`.
+On a CPU device what is large enough goes to :mod:`anyxpu.ops.attention_products`, where that is the faster way.
 """
 
 from __future__ import annotations

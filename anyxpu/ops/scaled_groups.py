@@ -126,7 +126,7 @@ class _Side:
     tiles: bool
 
     def check(self, groups: int, along_k: bool) -> None:
-        """Raise RuntimeError where dtypes or sizes do not fit."""
+        """Raise ArgumentError where dtypes or sizes do not fit."""
         if self.t.dtype not in (*EIGHT_BITS, FOUR_BITS) or (self.t.dtype == FOUR_BITS and not self.block):
             raise ArgumentError(f"{_WHAT} multiplies 8 bits, and 4 bits in blocks, not {self.t.dtype}")
         kinds = {0: torch.float32, 32: torch.float8_e8m0fnu, 16: torch.float8_e4m3fn}

@@ -131,7 +131,7 @@ def _accumulated_in_place(e: Emitter, op: Op) -> Array | None:
     c, array = op.operands[2], e.tensors[carried]
     made = e.tensors[c]
     readers = [made.op] if isinstance(made, Recomputed) else [op]
-    alone = e.users[carried] == readers and (c is carried or readers != [op])
+    alone = e.users[carried] == readers and e.users[c] == [op] and (c is carried or readers != [op])
     return array if alone and isinstance(array, Array) else None
 
 
