@@ -51,9 +51,9 @@ def register() -> None:
     if importlib.util.find_spec("anyxpu.ops.library"):
         library = importlib.import_module("anyxpu.ops.library")
         library.register()
-        for name in library.TABLE:
+        for name in (*library.TABLE, *library.FEW_ROWS):
             registry.declare(f"aten::{name}", "library")
-        for name in library.FUSED:
+        for name in (*library.FUSED, *library.FUSED_FEW_ROWS):
             registry.declare(f"mkldnn::{name}", "library")
 
 

@@ -13,9 +13,7 @@ from anyxpu.ops import serve
 # Operator -> the function under anyxpu.onednn that serves it, imported at the first call. linear, matmul, mv, conv2d
 # and the like are torch's compositions of these.
 TABLE: dict[str, str] = {
-    "mm": "matmul.mm",
     "mm.out": "matmul.mm_out",
-    "addmm": "matmul.addmm",
     "addmm.out": "matmul.addmm_out",
     "addmm_": "matmul.addmm_",
     "_addmm_activation": "matmul.addmm_activation",
@@ -48,8 +46,13 @@ FUSED: dict[str, str] = {
     "_convolution_pointwise.binary": "fused.convolution_pointwise_binary",
     "_convolution_pointwise_.binary": "fused.convolution_pointwise_binary_",
     "_convolution_transpose_pointwise": "fused.convolution_transpose_pointwise",
-    "_linear_pointwise": "linear.linear_pointwise",
-    "_linear_pointwise.binary": "linear.linear_pointwise_binary",
+}
+
+# Of those two kinds the products that few rows have, in which a kernel of ours may be faster than oneDNN.
+FEW_ROWS = {"mm": "few_rows.mm", "addmm": "few_rows.addmm"}
+FUSED_FEW_ROWS = {
+    "_linear_pointwise": "few_rows.linear_pointwise",
+    "_linear_pointwise.binary": "few_rows.linear_pointwise_binary",
 }
 
 # Those of 8-bit numbers, which Inductor makes of quantized models, under ``onednn::``.
@@ -72,10 +75,13 @@ QUANTIZED: dict[str, str] = {
 
 
 def register() -> None:
-    """Put every operator of the three tables on dispatch key XPU. Loads neither oneDNN nor a driver."""
-    serve.register({name: f"anyxpu.onednn.{function}" for name, function in TABLE.items()}, "library", _decline)
+    """Put every operator of the tables on dispatch key XPU. Loads neither oneDNN nor a driver."""
+    products = {name: f"anyxpu.onednn.{function}" for name, function in TABLE.items()}
+    products |= {name: f"anyxpu.ops.{function}" for name, function in FEW_ROWS.items()}
+    serve.register(products, "library", _decline)
     if torch.backends.mkldnn.is_available():  # a torch without it has no such operators
         fused = {name: f"anyxpu.onednn.{function}" for name, function in FUSED.items()}
+        fused |= {name: f"anyxpu.ops.{function}" for name, function in FUSED_FEW_ROWS.items()}
         serve.register(fused, "library", namespace="mkldnn")
         quantized = {name: f"anyxpu.onednn.{function}" for name, function in QUANTIZED.items()}
         serve.register(quantized, "library", namespace="onednn")

@@ -1,0 +1,110 @@
+"""Products of a few rows of 16-bit floats, on CPUs without instructions for those: decoding with a language model.
+
+There oneDNN's products of bfloat16 and float16 take several times what reading the matrix takes. Where a call is not
+of this kind it is oneDNN's (:mod:`anyxpu.onednn.matmul`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyxpu.onednn import functions, linear, matmul
+from anyxpu.ops.attention_products import has_short_vectors
+from anyxpu.ops.current_device import current
+
+MOST_ROWS = 8
+LEAST = 1 << 16
+"""Elements of a matrix, with fewer of which a launch is what both take."""
+_BLOCKS = {1: 4, 2: 4, 3: 2, 4: 2}
+"""Rows of the matrix that a program takes, by the number of rows that they meet; 1 for more."""
+
+
+def _serves(a: Tensor, b: Tensor, bias: Tensor | None = None) -> bool:
+    """Whether ``a @ b`` is such a product; ``b`` is ``(k, n)``, either way round in memory."""
+    if a.dtype not in matmul.SIXTEEN_BITS or a.dim() != 2 or b.dim() != 2 or not 0 < a.shape[0] <= MOST_ROWS:
+        return False
+    if b.numel() < LEAST or a.shape[1] != b.shape[0] or (b.dtype, b.device) != (a.dtype, a.device):
+        return False
+    if bias is not None and (bias.shape != b.shape[1:] or (bias.dtype, bias.device) != (a.dtype, a.device)):
+        return False
+    in_rows = b.stride(0) == 1 and b.stride(1) >= b.shape[0] or b.stride(1) == 1 and b.stride(0) >= b.shape[1]
+    return in_rows and _no_instructions(a.device)
+
+
+def _no_instructions(device: torch.device) -> bool:
+    return torch.xpu.get_device_properties(device).type == "cpu" and has_short_vectors(device)
+
+
+def _product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``a @ b + bias``, the sums in float32 and rounded once."""
+    from anyxpu.ops import few_rows_kernels as kernels  # Triton, which `import torch` does without
+
+    (m, k), n = a.shape, b.shape[1]
+    out, x = a.new_empty(m, n), (a if m == 1 else a.float()).contiguous()
+    given = x if bias is None else bias.contiguous()
+    with current(a.device):
+        if b.stride(0) == 1:
+            block, lanes = _BLOCKS.get(m, 1), 16
+            kernels.by_rows[(-(-n // block),)](
+                x, b, given, out, n, k, b.stride(1),
+                M=m, BIAS=bias is not None, TAIL=k % lanes != 0,
+                SUMS=1 << (m * block - 1).bit_length(), BN=block, BK=lanes, num_warps=1,
+            )  # fmt: skip
+        else:
+            block = 64 if m <= 2 else 32
+            kernels.by_columns[(-(-n // block),)](
+                x, b, given, out, n, k, b.stride(0),
+                M=m, BIAS=bias is not None, MASKED=n % block != 0, BN=block, num_warps=1,
+            )  # fmt: skip
+    return out
+
+
+def mm(a: Tensor, b: Tensor) -> Any:
+    """aten::mm."""
+    return _product(a, b) if _serves(a, b) else matmul.mm(a, b)
+
+
+def addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
+    """aten::addmm."""
+    if beta == alpha == 1 and _serves(a, b, c):
+        return _product(a, b, c)
+    return matmul.addmm(c, a, b, beta=beta, alpha=alpha)
+
+
+def linear_pointwise(
+    source: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    attr: str,
+    scalars: Sequence[float | None],
+    algorithm: str | None,
+) -> Tensor:
+    """mkldnn::_linear_pointwise, as :func:`anyxpu.onednn.linear.linear_pointwise` has it."""
+    result = _linear(source, weight, bias)
+    if result is None:
+        return linear.linear_pointwise(source, weight, bias, attr, scalars, algorithm)
+    return functions.apply(functions.unary(attr, scalars, algorithm, "a linear layer"), result)
+
+
+def linear_pointwise_binary(source: Tensor, other: Tensor, weight: Tensor, bias: Tensor | None, attr: str) -> Tensor:
+    """mkldnn::_linear_pointwise.binary, as :func:`anyxpu.onednn.linear.linear_pointwise_binary` has it."""
+    result = _linear(source, weight, bias) if attr in functions.BINARY else None
+    if result is None or (other.dtype, other.shape) != (result.dtype, result.shape):
+        return linear.linear_pointwise_binary(source, other, weight, bias, attr)
+    return functions.BINARY[attr][1](result, other)  # type: ignore[no-any-return]
+
+
+def _linear(source: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+    """``source @ weight.t() + bias``, where it is such a product."""
+    if source.dtype not in matmul.SIXTEEN_BITS or not source.numel() or weight.dim() != 2:
+        return None
+    rows = source.numel() // source.shape[-1]
+    if rows > MOST_ROWS:
+        return None
+    matrix = weight.t()
+    x = source.reshape(rows, source.shape[-1])
+    return _product(x, matrix, bias).view(*source.shape[:-1], weight.shape[0]) if _serves(x, matrix, bias) else None

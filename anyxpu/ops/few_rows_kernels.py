@@ -1,0 +1,99 @@
+"""Products of a few rows with matrices of 16-bit floats in Triton, for CPUs that have no instructions for those.
+
+What counts is that a matrix is read once: its numbers become float32 in registers, and meet every row there.
+"""
+# mypy: disable-error-code="no-untyped-def, assignment, var-annotated, index"
+# Tuples grow in loops that Triton unrolls.
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _chunk(
+    totals, x, w, first, start, N, K, ROW, M: tl.constexpr, MASKED: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):
+    """Add the products of BK columns to the sums of the lanes: for each row of ``w`` one for each of ``x``."""
+    lanes, made = start + tl.arange(0, BK), ()
+    for n in tl.static_range(BN):
+        row = w + tl.minimum(first + n, N - 1).to(tl.int64) * ROW + lanes
+        if MASKED:
+            number = tl.load(row, mask=lanes < K, other=0.0).to(tl.float32)
+        else:
+            number = tl.load(row).to(tl.float32)
+        for m in tl.static_range(M):
+            if MASKED:
+                value = tl.load(x + m * K + lanes, mask=lanes < K, other=0.0).to(tl.float32)
+            else:
+                value = tl.load(x + m * K + lanes).to(tl.float32)
+            made += (tl.fma(number, value, totals[n * M + m]),)
+    return made
+
+
+@triton.jit
+def by_rows(
+    x,
+    w,
+    bias,
+    out,
+    N,
+    K,
+    ROW,
+    M: tl.constexpr,
+    BIAS: tl.constexpr,
+    TAIL: tl.constexpr,
+    SUMS: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+):
+    """``x @ w.t() + bias``: x ``(M, K)``, contiguous; w ``(N, K)``, ROW numbers apart. Grid: (blocks of BN rows of w,).
+
+    ``TAIL``: BK does not divide K. ``SUMS``: M * BN, or the power of two above it.
+    """
+    first, totals = tl.program_id(0) * BN, ()
+    for _ in tl.static_range(BN * M):
+        totals += (tl.zeros([BK], tl.float32),)
+    end = K // BK * BK
+    for start in range(0, end, BK):
+        totals = _chunk(totals, x, w, first, start, N, K, ROW, M, False, BN, BK)
+    if TAIL:
+        totals = _chunk(totals, x, w, first, end, N, K, ROW, M, True, BN, BK)
+    index = tl.arange(0, SUMS)
+    gathered = tl.zeros([SUMS, BK], tl.float32)
+    for i in tl.static_range(M * BN):
+        gathered = tl.where(index[:, None] == i, totals[i][None, :], gathered)
+    rows = first + index // M
+    known = (rows < N) & (index < M * BN)
+    result = tl.sum(gathered, 1)
+    if BIAS:
+        result += tl.load(bias + rows, mask=known, other=0.0).to(tl.float32)
+    tl.store(out + (index % M).to(tl.int64) * N + rows, result.to(out.dtype.element_ty), mask=known)
+
+
+@triton.jit
+def by_columns(x, w, bias, out, N, K, ROW, M: tl.constexpr, BIAS: tl.constexpr, MASKED: tl.constexpr, BN: tl.constexpr):
+    """``x @ w + bias``: x ``(M, K)``, contiguous; w ``(K, N)``, ROW numbers apart. Grid: (blocks of BN columns,).
+
+    ``MASKED``: BN does not divide N.
+    """
+    columns, totals = tl.program_id(0) * BN + tl.arange(0, BN), ()
+    inside = columns < N
+    for _ in tl.static_range(M):
+        totals += (tl.zeros([BN], tl.float32),)
+    for k in range(0, K):
+        row, more = w + k.to(tl.int64) * ROW + columns, ()
+        if MASKED:
+            number = tl.load(row, mask=inside, other=0.0).to(tl.float32)
+        else:
+            number = tl.load(row).to(tl.float32)
+        for m in tl.static_range(M):
+            value = tl.full([BN], tl.load(x + m * K + k).to(tl.float32), tl.float32)
+            more += (tl.fma(number, value, totals[m]),)
+        totals = more
+    for m in tl.static_range(M):
+        result = totals[m]
+        if BIAS:
+            result += tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)
+        tl.store(out + tl.full([BN], m, tl.int64) * N + columns, result.to(out.dtype.element_ty), mask=inside)

@@ -1,0 +1,124 @@
+"""Products of a few rows of 16-bit floats by our kernels, against products in float64."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from anyxpu.ops import few_rows
+
+pytestmark = pytest.mark.not_simulated("of CPU devices")
+
+DTYPES = (torch.bfloat16, torch.float16)
+
+
+@pytest.fixture(autouse=True)
+def without_instructions(monkeypatch):
+    """As on a CPU that has none for numbers of 16 bits, and for small matrices too."""
+    monkeypatch.setattr(few_rows, "_no_instructions", lambda device: True)
+    monkeypatch.setattr(few_rows, "LEAST", 1)
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """How many products the kernels made."""
+    calls, product = [], few_rows._product
+    monkeypatch.setattr(few_rows, "_product", lambda *args: (calls.append(args), product(*args))[1])
+    return calls
+
+
+def close(actual, exact, dtype):
+    bound = torch.finfo(dtype).eps
+    torch.testing.assert_close(actual.cpu().double(), exact, rtol=bound, atol=bound * float(exact.abs().max()) / 8)
+
+
+def matrix(k: int, n: int, dtype: torch.dtype, way: str) -> torch.Tensor:
+    """``(k, n)`` in rows, in columns, or with something between either."""
+    more = 5 if "apart" in way else 0
+    if "columns" in way:
+        return torch.randn(n, k + more, dtype=dtype)[:, :k].t()
+    return torch.randn(k, n + more, dtype=dtype)[:, :n]
+
+
+def on_xpu(t: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="xpu").copy_(t)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("way", ("rows", "columns", "rows apart", "columns apart"))
+@pytest.mark.parametrize("m", (1, 2, 3, 5, 8))
+def test_products_and_what_is_added(taken, m, way, dtype):
+    k, n = random.choice((1, 7, 16, 100, 259)), random.choice((2, 5, 64, 130))
+    x, w, bias = torch.randn(m, k, dtype=dtype), matrix(k, n, dtype, way), torch.randn(n, dtype=dtype)
+    there = on_xpu(w)
+    close(x.xpu() @ there, x.double() @ w.double(), dtype)
+    close(torch.addmm(bias.xpu(), x.xpu(), there), x.double() @ w.double() + bias.double(), dtype)
+    assert len(taken) == 2, (k, n)
+    sliced = torch.randn(m, 2 * k, dtype=dtype)[:, ::2]
+    close(on_xpu(sliced) @ there, sliced.double() @ w.double(), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_layer_and_what_follows_it(taken, dtype):
+    x, w, bias = torch.randn(2, 3, 40, dtype=dtype), torch.randn(24, 40, dtype=dtype), torch.randn(24, dtype=dtype)
+    other = torch.randn(2, 3, 24, dtype=dtype)
+    exact = F.linear(x.double(), w.double(), bias.double())
+    close(F.linear(x.xpu(), w.xpu(), bias.xpu()), exact, dtype)
+    fused = torch.ops.mkldnn._linear_pointwise
+    close(fused(x.xpu(), w.xpu(), bias.xpu(), "relu", [], ""), exact.relu(), dtype)
+    close(fused(x.xpu(), w.xpu(), None, "gelu", [], "tanh"), F.gelu((exact - bias), approximate="tanh"), dtype)
+    close(fused.binary(x.xpu(), other.xpu(), w.xpu(), bias.xpu(), "add"), exact + other.double(), dtype)
+    assert len(taken) == 4
+
+
+def test_numbers_that_are_none_arrive(taken):
+    x, w = torch.randn(2, 33, dtype=torch.bfloat16), torch.randn(6, 33, dtype=torch.bfloat16)
+    w[1, 32], w[2, 0], x[1, 5] = float("nan"), float("inf"), float("inf")
+    got, wanted = (x.xpu() @ w.xpu().t()).cpu(), (x.float() @ w.float().t()).bfloat16()
+    assert taken and torch.equal(got.isnan(), wanted.isnan()) and torch.equal(got.isinf(), wanted.isinf())
+
+
+@pytest.mark.parametrize(
+    ("c", "a", "b"),
+    [
+        (None, (9, 16), (16, 8)),
+        (None, (2, 0), (0, 8)),
+        (None, (0, 16), (16, 8)),
+        ((2, 8), (2, 16), (16, 8)),
+        ((1,), (2, 16), (16, 8)),
+    ],
+    ids=str,
+)
+def test_other_products_are_onednns(taken, c, a, b):
+    a, b = (torch.randn(shape, dtype=torch.bfloat16) for shape in (a, b))
+    if c is None:
+        got, exact = a.xpu() @ b.xpu(), a.double() @ b.double()
+        torch.testing.assert_close(got.cpu().double(), exact, rtol=1e-2, atol=5e-2)
+    else:
+        c = torch.randn(c, dtype=torch.bfloat16)
+        close(torch.addmm(c.xpu(), a.xpu(), b.xpu()), c.double() + a.double() @ b.double(), torch.bfloat16)
+    assert not taken
+
+
+def test_factors_and_gradients(taken):
+    a, b = torch.randn(3, 32, dtype=torch.bfloat16), torch.randn(32, 16, dtype=torch.bfloat16)
+    c = torch.randn(16, dtype=torch.bfloat16)
+    exact = 0.5 * c.double() + 2 * (a.double() @ b.double())
+    close(torch.addmm(c.xpu(), a.xpu(), b.xpu(), beta=0.5, alpha=2), exact, torch.bfloat16)
+    assert not taken
+    x, w = a.xpu().requires_grad_(), b.xpu().requires_grad_()
+    by_x, by_w = torch.autograd.grad((x @ w).sum(), (x, w))
+    close(by_x, b.double().sum(1).expand(3, 32), torch.bfloat16)
+    close(by_w, a.double().sum(0)[:, None].expand(32, 16), torch.bfloat16)
+
+
+def test_operands_that_do_not_fit_are_one_error():
+    x, w = torch.randn(2, 16, dtype=torch.bfloat16).xpu(), torch.randn(8, 15, dtype=torch.bfloat16).xpu()
+    with pytest.raises(RuntimeError, match="shapes|size"):
+        x @ w.t()
+    with pytest.raises(RuntimeError):
+        x @ w.t().float()
+    assert (x @ x.t()).shape == (2, 2)
