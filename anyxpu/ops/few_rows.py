@@ -31,8 +31,8 @@ def _serves(a: Tensor, b: Tensor, bias: Tensor | None = None) -> bool:
         return False
     if bias is not None and (bias.shape != b.shape[1:] or (bias.dtype, bias.device) != (a.dtype, a.device)):
         return False
-    in_rows = b.stride(0) == 1 and b.stride(1) >= b.shape[0] or b.stride(1) == 1 and b.stride(0) >= b.shape[1]
-    return in_rows and _no_instructions(a.device)
+    (k, n), (row, column) = b.shape, b.stride()
+    return ((row == 1 and column >= k) or (column == 1 and row >= n)) and _no_instructions(a.device)
 
 
 def _no_instructions(device: torch.device) -> bool:

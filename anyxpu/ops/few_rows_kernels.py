@@ -10,6 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from anyxpu.ops.weight_only_kernels import read_below
+
 
 @triton.jit
 def _chunk(
@@ -19,15 +21,9 @@ def _chunk(
     lanes, made = start + tl.arange(0, BK), ()
     for n in tl.static_range(BN):
         row = w + tl.minimum(first + n, N - 1).to(tl.int64) * ROW + lanes
-        if MASKED:
-            number = tl.load(row, mask=lanes < K, other=0.0).to(tl.float32)
-        else:
-            number = tl.load(row).to(tl.float32)
+        number = read_below(row, lanes, K, MASKED).to(tl.float32)
         for m in tl.static_range(M):
-            if MASKED:
-                value = tl.load(x + m * K + lanes, mask=lanes < K, other=0.0).to(tl.float32)
-            else:
-                value = tl.load(x + m * K + lanes).to(tl.float32)
+            value = read_below(x + m * K + lanes, lanes, K, MASKED).to(tl.float32)
             made += (tl.fma(number, value, totals[n * M + m]),)
     return made
 
@@ -82,12 +78,9 @@ def by_columns(x, w, bias, out, N, K, ROW, M: tl.constexpr, BIAS: tl.constexpr, 
     inside = columns < N
     for _ in tl.static_range(M):
         totals += (tl.zeros([BN], tl.float32),)
-    for k in range(0, K):
-        row, more = w + k.to(tl.int64) * ROW + columns, ()
-        if MASKED:
-            number = tl.load(row, mask=inside, other=0.0).to(tl.float32)
-        else:
-            number = tl.load(row).to(tl.float32)
+    for k in range(K):
+        row, more = w + tl.cast(k, tl.int64) * ROW + columns, ()
+        number = read_below(row, columns, N, MASKED).to(tl.float32)
         for m in tl.static_range(M):
             value = tl.full([BN], tl.load(x + m * K + k).to(tl.float32), tl.float32)
             more += (tl.fma(number, value, totals[m]),)

@@ -89,9 +89,10 @@ def arrange(
 
 
 @triton.jit
-def _read(at, words, WORDS, MASKED: tl.constexpr):
+def read_below(at, lanes, END, MASKED: tl.constexpr):
+    """What lies at addresses, of those lanes that are less than ``END``."""
     if MASKED:
-        return tl.load(at, mask=words < WORDS, other=0)
+        return tl.load(at, mask=lanes < END, other=0)
     else:
         return tl.load(at)
 
@@ -100,11 +101,11 @@ def _read(at, words, WORDS, MASKED: tl.constexpr):
 def _numbers(w, start, WORDS, KIND: tl.constexpr, MASKED: tl.constexpr, BW: tl.constexpr):
     """The numbers of BW words of a row, as :func:`arrange` has what meets them, and the words."""
     words, made = start + tl.arange(0, BW), ()
-    read = _read(w + words, words, WORDS, MASKED)
+    read = read_below(w + words, words, WORDS, MASKED)
     if KIND == _E4M3:
         for half in tl.static_range(2):
             pairs = start * 2 + half * BW + tl.arange(0, BW)
-            two = _read(w.to(tl.pointer_type(tl.int16)) + pairs, pairs, 2 * WORDS, MASKED)
+            two = read_below(w.to(tl.pointer_type(tl.int16)) + pairs, pairs, 2 * WORDS, MASKED)
             made += (_of_e4m3(two, 0), _of_e4m3(two, 1))
     else:
         for j in tl.static_range(8 if KIND == _INT4 else 4):
