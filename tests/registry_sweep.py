@@ -20,6 +20,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from anyxpu.errors import ArgumentError
+
 KEYS = ("CompositeExplicitAutograd", "CompositeImplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 # Of layouts and devices that are not here, of what has no value (names, storages, pinning), and what other tests call.
 NOT_CALLED = re.compile(
@@ -119,6 +121,9 @@ def outcome(name: str, operator: Any, args: Any, kwargs: Any, expected: Any) -> 
         actual = operator(*on("xpu", args), **on("xpu", kwargs))
     except NotImplementedError as error:
         return {"refused": str(error)[:200]}
+    except ArgumentError as error:
+        # Of a batch norm's weights, bias and statistics of another length the CPU's kernel reads beyond the end.
+        return {"refused" if "batch norm wants a" in str(error) else "wrong": str(error)[:200]}
     except Exception as error:
         return {"wrong": f"{type(error).__name__}: {str(error)[:200]}"}
     for a, e in zip(tree_leaves(actual), tree_leaves(expected), strict=True):

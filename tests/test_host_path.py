@@ -509,7 +509,8 @@ def _compare(op, actual, expected, values: bool = True) -> None:
         if not isinstance(e, torch.Tensor):
             assert type(a) is type(e)
             continue
-        assert a.shape == e.shape and a.dtype == e.dtype and a.stride() == e.stride(), op.name
+        assert a.shape == e.shape and a.dtype == e.dtype, op.name
+        assert a.stride() == e.stride() or not e.numel(), op.name  # fused and composed norms differ where nothing lies
         if values and not _VALUES_DIFFER.search(op.name):
             torch.testing.assert_close(a.cpu(), e, rtol=1e-5, atol=1e-5, equal_nan=True)
 
