@@ -18,6 +18,7 @@ from anyxpu.ops import (
     attention,
     classes,
     compiled,
+    complex_compositions,
     complex_numbers,
     foreach,
     indexing,
@@ -45,6 +46,8 @@ def register() -> None:
     pointwise.register()
     reductions.register()
     complex_numbers.register()
+    complex_compositions.register()
+    complex_compositions.register()
     indexing.register()
     foreach.register()
     classes.register()

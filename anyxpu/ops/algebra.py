@@ -19,14 +19,14 @@ _FLOATS = (torch.float32, torch.float64, *_NARROW)
 
 def trace(self: Tensor) -> Any:
     """aten::trace: the sum of the diagonal of a matrix; integers are summed in int64."""
-    if self.dim() != 2 or self.numel() == 0 or self.dtype is torch.bool or self.is_complex():
+    if self.dim() != 2 or self.numel() == 0 or self.dtype is torch.bool:
         return NotImplemented
     return self.diagonal().sum()
 
 
 def addbmm(self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Any:
     """aten::addbmm: ``beta * self + alpha * sum of batch1[b] @ batch2[b]``: one product, of the matrices in a row."""
-    if batch1.dim() != 3 or batch2.dim() != 3 or not batch1.is_floating_point():
+    if batch1.dim() != 3 or batch2.dim() != 3 or not (batch1.is_floating_point() or batch1.is_complex()):
         return NotImplemented
     b, n, m = batch1.shape
     if batch2.shape[:2] != (b, m) or b * n * m == 0 or not self.dtype == batch1.dtype == batch2.dtype:
@@ -45,6 +45,8 @@ def norm(
     self: Tensor, p: Number | None, dim: Sequence[int], keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Any:
     """aten::norm over ``dim``, of vectors: ``(sum |x|^p)^(1/p)``."""
+    if self.is_complex() and dtype is None:
+        self = self.abs()
     if self.dtype not in _FLOATS or isinstance(p, complex) or self.numel() == 0:
         return NotImplemented
     return torch.linalg.vector_norm(self, 2 if p is None else p, list(dim) or None, keepdim, dtype=dtype)

@@ -218,10 +218,20 @@ unequal = _compared(torch.logical_or, torch.ne)
 
 def where(condition: Tensor, x: Tensor, other: Tensor) -> Any:
     """aten::where.self."""
-    if not _alike(x, other) or condition.device != x.device or condition.dtype is not torch.bool:
+    if condition.device.type != "xpu" or condition.dtype is not torch.bool:
         return NotImplemented
-    if condition.shape != x.shape:
+    device, dtype = _device(x, other), torch.result_type(x, other)
+    if device != condition.device or not _served(dtype, condition.device):
         return NotImplemented
+    if not _alike(x, other) or condition.shape != x.shape:
+        out = _result(dtype, condition, x, other)
+        if out is None:
+            return NotImplemented
+        for into, a, b in zip(
+            (out.real, out.imag), _parts(x, dtype, device), _parts(other, dtype, device), strict=True
+        ):
+            into.copy_(torch.where(condition, a, b))
+        return out
     return _of_pairs(lambda a, b: torch.where(condition.unsqueeze(-1), a, b), x.dtype, x, other)
 
 
@@ -229,11 +239,9 @@ def masked_fill_(x: Tensor, mask: Tensor, value: Any) -> Any:
     """aten::masked_fill_: in place."""
     if not _alike(x) or mask.device != x.device or mask.dtype is not torch.bool:
         return NotImplemented
-    if isinstance(value, Tensor):
-        if value.dim() or value.device != torch.device("cpu"):
-            return NotImplemented
-        value = value.item()
-    for part, number in ((x.real, complex(value).real), (x.imag, complex(value).imag)):
+    if isinstance(value, Tensor) and value.dim():
+        return NotImplemented
+    for part, number in zip((x.real, x.imag), _parts(value, x.dtype, x.device), strict=True):
         part.copy_(torch.where(mask, number, part))  # a strided part is not filled in place
     return x
 
@@ -245,8 +253,10 @@ def _dims(x: Tensor, dim: Any) -> list[int]:
 
 def _reduced(function: Function) -> Function:
     def call(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
-        if not _alike(x) or dtype not in (None, x.dtype) or x.numel() == 0 or x.dim() == 0:
+        if not _alike(x) or dtype not in (None, x.dtype) or x.numel() == 0:
             return NotImplemented
+        if x.dim() == 0 and all(d in (0, -1) for d in ([dim] if isinstance(dim, int) else dim or ())):
+            return x.clone()
         if any(not -x.dim() <= d < x.dim() for d in ([dim] if isinstance(dim, int) else dim or ())):
             return NotImplemented
         return torch.view_as_complex(function(torch.view_as_real(x), _dims(x, dim), keepdim).contiguous())
@@ -301,12 +311,12 @@ def register() -> None:
     _define()
     for overload, function in TABLE.items():
         for form in pointwise.forms(overload):
-            lib().serve_complex(f"aten::{form}", serve.counted(form, _form(form, function)))
+            lib().serve_complex(f"aten::{form}", serve.counted(form, into_form(form, function)))
     for name, function in REDUCED.items():
         lib().serve_complex(f"aten::{name}", serve.counted(name, function))
 
 
-def _form(form: str, function: Function) -> Function:
+def into_form(form: str, function: Function) -> Function:
     """The functional operator's function as its in-place or ``out=`` form."""
     base, _, overload = form.partition(".")
     schema = torch._C._get_schema(f"aten::{base}", overload)

@@ -156,7 +156,7 @@ def nan_to_num(x: Tensor, nan: float | None = None, posinf: float | None = None,
 
 def cross(x: Tensor, other: Tensor, *, dim: int = -1) -> Any:
     """aten::linalg_cross: vectors of three along ``dim``, at right angles to those of ``x`` and ``other``."""
-    if (x.dtype, x.device, x.dim()) != (other.dtype, other.device, other.dim()) or x.is_complex():
+    if (x.dtype, x.device, x.dim()) != (other.dtype, other.device, other.dim()):
         return NotImplemented
     if x.dtype is torch.bool or not -x.dim() <= dim < x.dim() or x.numel() == 0 or other.numel() == 0:
         return NotImplemented
@@ -261,7 +261,13 @@ def conj_physical_out(x: Tensor, *, out: Tensor) -> Any:
 def var_mean(
     x: Tensor, dim: list[int] | None = None, *, correction: float | None = None, keepdim: bool = False
 ) -> Any:  # fmt: skip
-    """aten::var_mean.correction: the variance over ``dim``, and the mean."""
+    """aten::var_mean.correction: the variance over ``dim``, and the mean; of complex numbers that of both parts."""
+    if x.is_complex() and not x.is_conj() and not x.is_neg():
+        parts = [var_mean(part, dim, correction=correction, keepdim=keepdim) for part in (x.real, x.imag)]
+        if NotImplemented in parts:
+            return NotImplemented
+        (one, real), (other, imaginary) = parts
+        return one + other, torch.view_as_complex(torch.stack((real, imaginary), -1))
     if x.dtype not in _FLOATS or x.numel() == 0:
         return NotImplemented
     dims = list(range(x.dim())) if not dim else [d % max(x.dim(), 1) for d in dim]
@@ -288,7 +294,10 @@ def std_mean(
 ) -> Any:  # fmt: skip
     """aten::std_mean.correction: the standard deviation over ``dim``, and the mean."""
     made = var_mean(_wide(x), dim, correction=correction, keepdim=keepdim)
-    return made if made is NotImplemented else (torch.sqrt(made[0]).to(x.dtype), made[1].to(x.dtype))
+    if made is NotImplemented:
+        return made
+    root = torch.sqrt(made[0])
+    return root if x.is_complex() else root.to(x.dtype), made[1].to(x.dtype)
 
 
 def std(x: Tensor, dim: list[int] | None = None, *, correction: float | None = None, keepdim: bool = False) -> Any:
@@ -304,26 +313,28 @@ _MOST_PAIRS = 1 << 24
 
 def masked_select(x: Tensor, mask: Tensor) -> Any:
     """aten::masked_select: the elements where ``mask`` is true, both expanded to one shape; waits for the device."""
-    if mask.dtype is not torch.bool or mask.device != x.device or x.is_complex():
+    if mask.dtype is not torch.bool or mask.device != x.device:
         return NotImplemented
     try:
         x, mask = torch.broadcast_tensors(x, mask)
     except RuntimeError:
         return NotImplemented
     where = taking.nonzero(mask.reshape(-1))
-    return where if where is NotImplemented else x.reshape(-1).index_select(0, where[:, 0])
+    return where if where is NotImplemented else x.reshape(-1).index_select(0, where.view(-1))
 
 
 def masked_scatter_(x: Tensor, mask: Tensor, source: Tensor) -> Any:
     """aten::masked_scatter_: elements of ``source`` in a row to where ``mask`` is true; waits for the device."""
-    if mask.dtype is not torch.bool or source.dtype != x.dtype or x.is_complex() or x.numel() == 0:
+    if mask.dtype is not torch.bool or source.dtype != x.dtype or x.numel() == 0:
         return NotImplemented
-    if mask.device != x.device or source.device != x.device or source.numel() == 0:
+    if mask.device != x.device or source.device != x.device:
         return NotImplemented
     try:
         mask = mask.expand(x.shape)
     except RuntimeError:
         return NotImplemented
+    if source.numel() == 0:
+        return NotImplemented if bool(mask.any()) else x
     places = mask.reshape(-1).cumsum(0) - 1
     if int(places[-1]) >= source.numel():
         return NotImplemented
@@ -412,14 +423,14 @@ def roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
 
 def equal(x: Tensor, other: Tensor) -> Any:
     """aten::equal: are shapes and all elements the same? Waits for the device."""
-    if x.device != other.device or x.dtype != other.dtype or x.is_complex() or x.numel() == 0:
+    if x.device != other.device or x.dtype != other.dtype or x.numel() == 0:
         return NotImplemented
     return tuple(x.shape) == tuple(other.shape) and bool((x == other).all())
 
 
 def count_nonzero(x: Tensor, dim: list[int]) -> Any:
     """aten::count_nonzero.dim_IntList: how many elements are not zero, over ``dim``, or of all where it is empty."""
-    if x.is_complex() or x.numel() == 0:
+    if x.numel() == 0:
         return NotImplemented
     return (x != 0).sum(dim) if dim else (x != 0).sum()
 
@@ -437,13 +448,15 @@ def narrow_copy(x: Tensor, dim: int, start: int, length: int) -> Any:
 
 def nonzero_static(x: Tensor, *, size: int, fill_value: int = -1) -> Any:
     """aten::nonzero_static: places ``(size, D)`` of elements that are not zero, the rest being ``fill_value``."""
-    if size < 0 or x.dim() == 0 or x.numel() == 0:
+    if size < 0 or x.numel() == 0:
         return NotImplemented
     where = taking.nonzero(x)
     if where is NotImplemented:
         return where
     out = torch.full((size, x.dim()), fill_value, dtype=torch.int64, device=x.device)
     there = min(size, where.shape[0])
+    if not x.dim():
+        return out
     out[:there].copy_(where[:there])
     return out
 

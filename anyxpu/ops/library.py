@@ -107,7 +107,12 @@ def _linear_shape(source: Tensor, other: Tensor, weight: Tensor, bias: Tensor | 
 
 
 def _decline(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Hand a call to the host."""
+    """Complex products are made of real ones; else a call goes to the host."""
+    if any(isinstance(t, Tensor) and t.is_complex() for t in args):
+        from anyxpu.ops import complex_products
+
+        if name in complex_products.TABLE:
+            return complex_products.TABLE[name](*args, **kwargs)
     host = _ON_HOST.get(name)
     return host(*args) if host else serve.to_host(name, args, kwargs)
 

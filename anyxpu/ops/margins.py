@@ -16,15 +16,15 @@ _NARROW = (torch.float16, torch.bfloat16)
 
 
 def _fits(x: Tensor, target: Tensor, others: tuple[Tensor | None, ...]) -> bool:
-    """Scores ``(N, C)`` or ``(C,)`` and what goes with them, on one device."""
-    if not x.is_floating_point() or x.dim() not in (1, 2) or x.numel() == 0 or target.dtype is not torch.int64:
+    """Scores ``(N, C)``, ``(C,)`` or one, and what goes with them, on one device."""
+    if not x.is_floating_point() or x.dim() > 2 or x.numel() == 0 or target.dtype is not torch.int64:
         return False
     return target.device == x.device and all(t is None or (t.dtype, t.device) == (x.dtype, x.device) for t in others)
 
 
 def _rows(x: Tensor) -> Tensor:
     wide = x.float() if x.dtype in _NARROW else x
-    return wide if x.dim() == 2 else wide.unsqueeze(0)
+    return wide if x.dim() == 2 else wide.view(1, -1)
 
 
 def _reduced(losses: Tensor, reduction: int, x: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ def _one_fits(x: Tensor, target: Tensor, p: float, weight: Tensor | None, *other
         and p in (1, 2)
         and target.dim() <= 1
         and target.numel() == count
-        and (weight is None or tuple(weight.shape) == (x.shape[-1],))
+        and (weight is None or tuple(weight.shape) == (x.numel() // count,))
     )
 
 
@@ -76,7 +76,7 @@ def multi_margin_loss(
     if not _one_fits(x, target, p, weight):
         return NotImplemented
     near, classes = _distances(x, target, margin)
-    losses = (near if p == 1 else near.square()).sum(1) / x.shape[-1]
+    losses = (near if p == 1 else near.square()).sum(1) / near.shape[1]
     if weight is not None:
         losses = losses * weight.to(losses.dtype).index_select(0, classes.view(-1))
     return _reduced(losses, reduction, x)
@@ -107,7 +107,7 @@ def multi_margin_loss_backward(
 
 def _marked(x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Of ``target (N, C)``: which entries are classes, up to the first negative one; which are meant."""
-    rows = target if target.dim() == 2 else target.unsqueeze(0)
+    rows = target if target.dim() == 2 else target.view(1, -1)
     listed = (rows < 0).to(torch.int32).cumsum(1) == 0
     meant = torch.zeros(rows.shape, dtype=torch.int32, device=x.device)
     meant.scatter_add_(1, rows.clamp_min(0), listed.to(torch.int32))
@@ -127,11 +127,11 @@ def multilabel_margin_loss(x: Tensor, target: Tensor, reduction: int) -> Any:
     Returns:
         The loss; which classes are meant, 0 or 1 in x's dtype.
     """
-    if not _fits(x, target, ()) or target.shape != x.shape or x.numel() * x.shape[-1] > _MOST:
+    if not _fits(x, target, ()) or target.shape != x.shape or x.numel() * _rows(x).shape[1] > _MOST:
         return NotImplemented
     rows = _rows(x)
     listed, meant = _marked(x, target)
-    classes = (target if target.dim() == 2 else target.unsqueeze(0)).clamp_min(0)
+    classes = (target if target.dim() == 2 else target.view(1, -1)).clamp_min(0)
     near = (1 - rows.gather(1, classes).unsqueeze(2) + rows.unsqueeze(1)).clamp_min(0)
     pairs = listed.unsqueeze(2) & ~meant.unsqueeze(1)
     losses = torch.where(pairs, near, 0.0).sum((1, 2)) / rows.shape[1]
@@ -140,11 +140,11 @@ def multilabel_margin_loss(x: Tensor, target: Tensor, reduction: int) -> Any:
 
 def multilabel_margin_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, is_target: Tensor) -> Any:
     """aten::multilabel_margin_loss_backward."""
-    if not _fits(x, target, (grad, is_target)) or target.shape != x.shape or x.numel() * x.shape[-1] > _MOST:
+    if not _fits(x, target, (grad, is_target)) or target.shape != x.shape or x.numel() * _rows(x).shape[1] > _MOST:
         return NotImplemented
     rows = _rows(x)
     listed, meant = _marked(x, target)
-    classes = (target if target.dim() == 2 else target.unsqueeze(0)).clamp_min(0)
+    classes = (target if target.dim() == 2 else target.view(1, -1)).clamp_min(0)
     near = 1 - rows.gather(1, classes).unsqueeze(2) + rows.unsqueeze(1) > 0
     pairs = (near & listed.unsqueeze(2) & ~meant.unsqueeze(1)).to(rows.dtype)
     made = pairs.sum(1).scatter_add(1, classes, -pairs.sum(2))

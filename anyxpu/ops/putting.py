@@ -23,11 +23,15 @@ def _rows(
 ) -> tuple[Tensor, Tensor] | None:
     """The index of each element of source, as ``scatter`` wants it, and the source; None where they do not fit.
 
+    Of a tensor without dimensions they are those of a row of one (:func:`_line`).
+
     ``number``: whether a source of no dimension is a slice of one element.
     """
+    if self.dim() == 0 and (source is None or source.dim() == 0) and index.numel() == 1:
+        self, source = self.view(1), None if source is None else source.view(1)
     if self.dim() == 0 or not -self.dim() <= dim < self.dim() or index.dim() > 1 or index.dtype not in _INDICES:
         return None
-    if index.device != self.device or self.numel() == 0 or index.numel() == 0 or self.is_complex():
+    if index.device != self.device or self.numel() == 0 or self.is_complex():
         return None
     dim %= self.dim()
     shape = list(self.shape)
@@ -41,8 +45,13 @@ def _rows(
             return None
     along = [1] * self.dim()
     along[dim] = index.numel()
-    wide = index.view(along).expand(shape).long()
+    wide = index.reshape(along).expand(shape).long()
     return wide, self if source is None else source
+
+
+def _line(t: Tensor) -> Tensor:
+    """The tensor, or a row of one over the same element."""
+    return t if t.dim() else t.view(1)
 
 
 def index_add(self: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Number = 1) -> Any:
@@ -62,19 +71,24 @@ def _added(self: Tensor, dim: int, index: Tensor, source: Tensor, alpha: Number,
     if not self.is_floating_point() and isinstance(alpha, float):
         return NotImplemented
     wide, values = made
-    return out().scatter_add_(dim, wide, values if alpha == 1 else values * alpha)
+    into: Tensor = out()
+    _line(into).scatter_add_(dim, wide, values if alpha == 1 else values * alpha)
+    return into
 
 
 def index_copy(self: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
     """aten::index_copy: ``self`` with slices of source where ``index (N,)`` says."""
     made = None if torch.are_deterministic_algorithms_enabled() else _rows(self, dim, index, source)
-    return NotImplemented if made is None else self.clone().scatter_(dim, *made)
+    return NotImplemented if made is None else _line(self.clone()).scatter_(dim, *made).view(self.shape)
 
 
 def index_copy_(self: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
     """aten::index_copy_: :func:`index_copy` into self."""
     made = None if torch.are_deterministic_algorithms_enabled() else _rows(self, dim, index, source)
-    return NotImplemented if made is None else self.scatter_(dim, *made)
+    if made is None:
+        return NotImplemented
+    _line(self).scatter_(dim, *made)
+    return self
 
 
 def index_fill_(self: Tensor, dim: int, index: Tensor, value: Any) -> Any:
@@ -82,11 +96,19 @@ def index_fill_(self: Tensor, dim: int, index: Tensor, value: Any) -> Any:
     if torch._debug_has_internal_overlap(self) == 1:  # which torch allows, with a warning
         return NotImplemented
     if isinstance(value, Tensor):
-        if value.dim() or value.is_complex():
+        if value.dim() or (value.is_complex() and not self.is_complex()):
             return NotImplemented
         value = value.item()
+    if self.is_complex() and not self.is_conj() and not self.is_neg():
+        for part, number in ((self.real, complex(value).real), (self.imag, complex(value).imag)):
+            if index_fill_(part, dim, index, number) is NotImplemented:
+                return NotImplemented
+        return self
     made = None if isinstance(value, complex) else _rows(self, dim, index, None)
-    return NotImplemented if made is None else self.scatter_(dim, made[0], value)
+    if made is None:
+        return NotImplemented
+    _line(self).scatter_(dim, made[0], value)
+    return self
 
 
 def index_reduce(
@@ -96,7 +118,9 @@ def index_reduce(
     made = _rows(self, dim, index, source, number=False)
     if made is None or reduce not in ("prod", "mean", "amax", "amin") or self.dtype is torch.bool:
         return NotImplemented
-    return self.clone().scatter_reduce_(dim, *made, reduce, include_self=include_self)
+    out = self.clone()
+    _line(out).scatter_reduce_(dim, *made, reduce, include_self=include_self)
+    return out
 
 
 def take(self: Tensor, index: Tensor) -> Any:
@@ -128,7 +152,7 @@ def scatter_reduced_(self: Tensor, dim: int, index: Tensor, src: Any, *, reduce:
 
 
 def _scattered(out: Tensor, dim: int, index: Tensor, src: Any, reduce: str) -> Any:
-    if reduce not in _REDUCED or index.device != out.device or index.dtype is not torch.int64 or index.numel() == 0:
+    if reduce not in _REDUCED or index.device != out.device or index.dtype not in _INDICES or index.numel() == 0:
         return NotImplemented
     if out.dtype not in whole.NAMES or out.dtype is torch.bool or index.dim() != out.dim():
         return NotImplemented
@@ -140,7 +164,7 @@ def _scattered(out: Tensor, dim: int, index: Tensor, src: Any, reduce: str) -> A
         src = torch.full(index.shape, src, dtype=out.dtype, device=out.device)
     if src.dtype != out.dtype or src.device != out.device:
         return NotImplemented
-    return out.scatter_reduce_(dim, index, src, _REDUCED[reduce], include_self=True)
+    return out.scatter_reduce_(dim, index.long(), src, _REDUCED[reduce], include_self=True)
 
 
 def _holds(t: Tensor, number: int) -> bool:

@@ -65,8 +65,24 @@ def _into(self: Tensor, dim: int, dtype: torch.dtype | None, product: bool, out:
     return out.copy_(made)
 
 
+def _scan_complex(x: Tensor, dim: int, product: bool) -> Any:
+    """Sums of each part; of products, those of twice as many factors each time (Hillis and Steele, 1986)."""
+    if not product:
+        return torch.view_as_complex(torch.view_as_real(x).cumsum(dim))
+    step, n = 1, x.shape[dim]
+    while step < n:
+        x = torch.cat([x.narrow(dim, 0, step), x.narrow(dim, step, n - step) * x.narrow(dim, 0, n - step)], dim)
+        step *= 2
+    return x.clone(memory_format=torch.contiguous_format) if n <= 1 else x
+
+
 def _scan(self: Tensor, dim: int, dtype: torch.dtype | None, product: bool) -> Any:
     kind = dtype or (self.dtype if self.is_floating_point() else torch.int64)
+    if self.is_complex() and dtype in (None, self.dtype):
+        if not -max(self.dim(), 1) <= dim < max(self.dim(), 1):
+            return NotImplemented
+        x = self.resolve_conj().resolve_neg()
+        return _scan_complex(x, dim % x.dim(), product) if x.dim() else x.clone()
     if self.is_complex() or kind not in whole.NAMES or kind is torch.bool:
         return NotImplemented
     # What is summed has the result's type first.
@@ -137,6 +153,8 @@ def logcumsumexp(self: Tensor, dim: int) -> Any:
     """aten::_logcumsumexp: logarithms of the sums of exponentials of the elements up to each one along ``dim``."""
     if not self.is_floating_point() or not whole.served(self) or self.numel() == 0:
         return NotImplemented
+    if self.dim() == 0 and dim in (0, -1):
+        return self.clone()
     if self.dim() == 0 or not -self.dim() <= dim < self.dim():
         return NotImplemented
     x = self.movedim(dim, 0).contiguous()

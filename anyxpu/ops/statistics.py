@@ -6,6 +6,7 @@ CPU torch raises.
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any
 
 import torch
@@ -15,15 +16,20 @@ _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Any:
-    """aten::histc of integers: how many elements lie in each of ``bins`` equal parts from min to max.
+    """aten::histc: how many elements lie in each of ``bins`` equal parts from min to max.
 
     Args:
-        self: integers up to int64, of any shape.
+        self: integers up to int64, or floats, of any shape.
         min, max: the ends, both included; where they are equal, the least and the largest element.
 
     Returns:
         ``(bins,)`` of self's dtype. An element x counts in part ``(x - min) * bins // (max - min)``, as on CUDA.
+
+    Raises:
+        RuntimeError: the ends are not finite.
     """
+    if self.is_floating_point() and bins > 0 and min <= max and self.numel() > 0:
+        return _histc_of_floats(self, bins, min, max)
     if self.dtype not in _INTEGERS or bins <= 0 or min > max:
         return NotImplemented
     if self.numel() == 0:
@@ -40,6 +46,22 @@ def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Any:
     return counts.scatter_add_(0, where, inside.long()).to(self.dtype)
 
 
+def _histc_of_floats(self: Tensor, bins: int, low: float, high: float) -> Any:
+    # Of 16 bits in float32: counts in bfloat16 would stop at 256.
+    x = (self.float() if self.dtype in (torch.bfloat16, torch.float16) else self).reshape(-1)
+    if low == high:
+        low, high = float(x.min()), float(x.max())
+        if low == high:
+            low, high = low - 1, high + 1
+    if not (isfinite(low) and isfinite(high)):
+        raise RuntimeError(f"range of [{low}, {high}] is not finite")
+    first, last = (torch.full((), end, dtype=x.dtype, device=x.device) for end in (low, high))
+    inside = (x >= first) & (x <= last)
+    at = ((torch.where(inside, x, first) - first) * bins / (last - first)).long().clamp(max=bins - 1)
+    counts = torch.zeros(bins, dtype=torch.int64, device=x.device)
+    return counts.scatter_add_(0, at, inside.long()).to(self.dtype)
+
+
 def histc_out(self: Tensor, bins: int = 100, min: float = 0, max: float = 0, *, out: Tensor) -> Any:
     """aten::histc.out: :func:`histc` into ``out``, which is resized."""
     if out.dtype != self.dtype or out.device != self.device:
@@ -53,9 +75,9 @@ def histc_out(self: Tensor, bins: int = 100, min: float = 0, max: float = 0, *, 
 def nansum(
     self: Tensor, dim: list[int] | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Any:
-    """aten::nansum of complex numbers: the sum over ``dim``, an element with NaN in either part being 0."""
-    if not self.is_complex():
-        return NotImplemented
+    """aten::nansum: the sum over ``dim``, NaN being 0; so is a complex number with NaN in either part."""
+    if not self.is_complex() and not self.is_floating_point():
+        return self.sum(dim, keepdim, dtype=dtype)
     return torch.where(torch.isnan(self), 0, self).sum(dim, keepdim, dtype=dtype)
 
 
@@ -68,7 +90,7 @@ def nansum_out(
     out: Tensor,
 ) -> Any:
     """aten::nansum.out: :func:`nansum` into ``out``, which is resized."""
-    if not self.is_complex() or out.device != self.device:
+    if out.device != self.device:
         return NotImplemented
     made = nansum(self, dim, keepdim, dtype=dtype or out.dtype)
     return out.resize_(made.shape).copy_(made)

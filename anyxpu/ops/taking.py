@@ -207,8 +207,12 @@ def nonzero(self: Tensor) -> Any:
 
     As on every device but the CPU, the indices of one dimension lie beside each other.
     """
-    if not whole.served(self) or not 0 < self.dim() <= _MOST_DIMS:
+    if self.is_complex():
+        return nonzero(self != 0)
+    if not whole.served(self) or self.dim() > _MOST_DIMS:
         return NotImplemented
+    if self.dim() == 0:
+        return torch.empty((int(bool(self)), 0), dtype=torch.int64, device=self.device)
     if self.numel() == 0:
         return torch.empty((self.dim(), 0), dtype=torch.int64, device=self.device).t()
     x = self.contiguous()

@@ -110,6 +110,8 @@ def unfold_backward(grad: Tensor, input_sizes: Sequence[int], dim: int, size: in
     Returns:
         Of ``input_sizes``; a slice of all windows is added at a time, and those of one slice lie apart.
     """
+    if not len(input_sizes) and grad.is_floating_point() and tuple(grad.shape) == (1,) and size == 1:
+        return grad.view(()).clone()
     if not grad.is_floating_point() or not -len(input_sizes) <= dim < len(input_sizes):
         return NotImplemented
     if grad.numel() == 0 or step <= 0 or grad.dim() != len(input_sizes) + 1:

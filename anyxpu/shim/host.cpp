@@ -577,13 +577,27 @@ bool writes_cpu_by_index(const c10::OperatorHandle& op, const std::string& name,
   return true;
 }
 
+// Whether a call has tensors and none has elements: the CPU's kernel checks the arguments and says the result's shape,
+// and there is nothing that a device would have computed.
+bool reads_nothing(at::ArrayRef<IValue> arguments) {
+  size_t tensors = 0, elements = 0;
+  for (const auto& argument : arguments) {
+    for_each_tensor(argument, [&](const Tensor& t) {
+      ++tensors;
+      elements += t.layout() == c10::kStrided && !t.is_nested() ? static_cast<size_t>(t.numel()) : 1;
+    });
+  }
+  return tensors > 0 && elements == 0;
+}
+
 void serve_by_host(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
   const auto name = full_name(op);
   if (writes_cpu_by_index(op, name, stack)) return;
-  refuse_if_strict(name);
   const size_t count = schema.arguments().size();
   const Stack given(stack->end() - static_cast<ptrdiff_t>(count), stack->end());
+  const bool nothing = reads_nothing(given);
+  if (!nothing) refuse_if_strict(name);
   const auto device = common_device(op, name, given);
   if (schema.arguments().size() > 0 && schema.arguments().back().is_out()) {
     std::vector<Tensor> outs, read;
@@ -591,7 +605,7 @@ void serve_by_host(const c10::OperatorHandle& op, Stack* stack) {
       for_each_tensor(given[i], [&](const Tensor& t) { (schema.arguments()[i].is_out() ? outs : read).push_back(t); });
     refuse_overlap(name, outs, read);
   }
-  op_counter(name).add(Way::host);
+  op_counter(name).add(nothing ? Way::structural : Way::host);
 
   const c10::DeviceGuard guard(device);
   HostMemory memory(device.index());
@@ -631,7 +645,7 @@ void serve_by_host(const c10::OperatorHandle& op, Stack* stack) {
     }
   }
   memory.finish();
-  notice(name);
+  if (!nothing) notice(name);
 }
 
 }  // namespace

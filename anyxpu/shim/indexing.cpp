@@ -96,14 +96,25 @@ bool take_call(const Served& served, const c10::FunctionSchema& schema, at::Arra
   const Tensor &self = given[0].toTensor(), &index = given[2].toTensor();
   const bool rows = served.kind == "rows";
   const int64_t dim = at::maybe_wrap_dim(given[1].toInt(), std::max<int64_t>(self.dim(), 1));
-  if (self.dim() == 0 || self.numel() == 0 || index.numel() == 0 || self.numel() > kMost ||
-      self.device() != index.device() || self.element_size() > 8 ||
-      (index.scalar_type() != ScalarType::Long && (index.scalar_type() != ScalarType::Int || !rows)))
-    return false;
-  if (rows ? index.dim() > 1 : index.dim() != self.dim()) return false;
+  if (self.device() != index.device() || self.numel() == 0) return false;
+  const bool into = schema.arguments().back().is_out();
+  const bool typed = index.scalar_type() == ScalarType::Long || index.scalar_type() == ScalarType::Int;
+  if (index.numel() == 0 && !into && (!rows || (typed && index.dim() == 1 && self.dim() > 0))) {
+    auto shape = rows ? self.sizes().vec() : index.sizes().vec();
+    if (rows) shape[dim] = 0;
+    *result = at::empty(shape, self.options());
+    return true;
+  }
+  if (index.numel() == 0 || self.numel() > kMost || self.element_size() > 8 || !typed) return false;
+  const bool number = self.dim() == 0;  // is read as a row of one element
+  if (number && rows && index.numel() != 1) return false;
+  if (rows || number ? index.dim() > 1 : index.dim() != self.dim()) return false;
   auto shape = self.sizes().vec();
   Tensor x = self;
-  if (rows) {
+  if (number) {
+    x = self.view({1});
+    if (!rows) shape = index.sizes().vec();
+  } else if (rows) {
     shape[dim] = index.numel();
   } else {
     shape = index.sizes().vec();
@@ -116,7 +127,6 @@ bool take_call(const Served& served, const c10::FunctionSchema& schema, at::Arra
   if (c10::multiply_integers(shape) > kMost) return false;
   const c10::DeviceGuard guard(self.device());
   const IValue& last = given[given.size() - 1];
-  const bool into = schema.arguments().back().is_out();
   Tensor made;
   if (into) {
     const Tensor& out = last.toTensor();
@@ -129,10 +139,9 @@ bool take_call(const Served& served, const c10::FunctionSchema& schema, at::Arra
   }
   if (!made.defined()) made = at::empty(shape, self.options());
   x = x.contiguous();
-  const Tensor where = index.contiguous();
-  const int64_t ndim = self.dim();
-  if (!take(served, x, where, made, product(x.sizes(), 0, dim), x.size(dim), product(x.sizes(), dim + 1, ndim),
-            shape[dim]))
+  const Tensor where = (rows ? index : index.to(ScalarType::Long)).contiguous();
+  if (!take(served, x, where, made, product(x.sizes(), 0, dim), x.size(dim), product(x.sizes(), dim + 1, x.dim()),
+            number ? index.numel() : shape[dim]))
     return false;
   if (!result->defined()) {
     *result = made;
