@@ -369,6 +369,8 @@ TABLE: dict[str, str] = {
     "polar.out": "composed.polar_out",
     "conj_physical_": "composed.conj_physical_",
     "conj_physical.out": "composed.conj_physical_out",
+    **dict.fromkeys(("_ctc_loss", "_ctc_loss.Tensor"), "ctc.ctc_loss"),
+    **dict.fromkeys(("_ctc_loss_backward", "_ctc_loss_backward.Tensor"), "ctc.ctc_loss_backward"),
     "multi_margin_loss": "margins.multi_margin_loss",
     "multi_margin_loss.out": "into margins.multi_margin_loss",
     "multi_margin_loss_backward": "margins.multi_margin_loss_backward",

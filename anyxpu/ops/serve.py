@@ -21,6 +21,7 @@ _BY_CLASS = {
         "bags",
         "channels",
         "composed",
+        "ctc",
         "distances",
         "drawing",
         "extremes",

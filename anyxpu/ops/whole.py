@@ -35,6 +35,8 @@ _TAKES = {
     "searching.bounds": "iiii",
     "distances.forward": "iii#",
     "distances.backward": "iii#",
+    "ctc.alphas": "iiiii",
+    "ctc.posteriors": "iiiii",
     "filling.arange": "i##",
     "filling.arange_integers": "ill",
     "filling.triangle": "iiiil",
