@@ -20,10 +20,11 @@ C64 = torch.complex64
 def compare(function, *operands):
     wanted = function(*operands)
     got = function(*(t.xpu() if t.dim() else t for t in operands))
-    assert (got.device.type, got.dtype, got.shape) == ("xpu", wanted.dtype, wanted.shape)
+    assert (got.device.type, got.dtype) == ("xpu", wanted.dtype)
     bound = {torch.complex64: 2e-5, torch.float32: 2e-5, torch.complex128: 1e-12, torch.float64: 1e-12}
     bound = bound.get(wanted.dtype, 0)
-    if not simulate.active():
+    if not simulate.active():  # where even how many are chosen is not known
+        assert got.shape == wanted.shape
         torch.testing.assert_close(got.cpu(), wanted, rtol=bound, atol=bound, equal_nan=True)
 
 

@@ -314,3 +314,38 @@ def test_jagged_sequences_and_padded_ones(dtype):
     made = torch.nested.to_padded_tensor(here, -1.0)
     made.square().sum().backward()
     near(here.grad.values(), 2 * torch.cat(parts), 1e-6)
+
+
+@pytest.mark.parametrize("function", (torch.unique, torch.unique_consecutive))
+def test_different_slices(function):
+    for dtype in (torch.int64, torch.float32, torch.bool, torch.bfloat16):
+        for shape in ((7,), (6, 2), (3, 5, 2), (1, 4)):
+            x = torch.randint(0, 2, shape).to(dtype)
+            for dim in range(len(shape)):
+                got = function(x.xpu(), dim=dim, return_inverse=True, return_counts=True)
+                if not simulate.active():
+                    for a, e in zip(got, function(x, dim=dim, return_inverse=True, return_counts=True), strict=True):
+                        near(a, e)
+
+
+@pytest.mark.parametrize("dtype", (*FLOATS, torch.float64), ids=str)
+def test_mantissas_and_exponents(dtype):
+    ends = torch.finfo(dtype)
+    odd = [
+        0.0,
+        -0.0,
+        1.0,
+        -3.5,
+        ends.max,
+        ends.tiny,
+        -ends.smallest_normal / 2,
+        float("inf"),
+        -float("inf"),
+        float("nan"),
+    ]
+    x = torch.cat([torch.tensor(odd, dtype=torch.float64), torch.randn(99, dtype=torch.float64) * 2.0**-20]).to(dtype)
+    for a, e in zip(torch.frexp(x.xpu()), torch.frexp(x), strict=True):
+        near(a, e)
+    out = torch.empty(0, dtype=dtype, device="xpu"), torch.empty(0, dtype=torch.int32, device="xpu")
+    torch.frexp(x.xpu(), out=out)
+    near(out[1], torch.frexp(x)[1])

@@ -170,6 +170,37 @@ def cross(x: Tensor, other: Tensor, *, dim: int = -1) -> Any:
     return a[0] * b[1] - a[1] * b[0]
 
 
+_BITS = {torch.float32: (torch.int32, 23, 126), torch.float64: (torch.int64, 52, 1022)}
+
+
+def frexp(x: Tensor) -> Any:
+    """aten::frexp.Tensor: mantissas, from a half up to 1 or of x itself where it is 0 or not finite, and exponents."""
+    if x.dtype in _NARROW:
+        mantissa, exponent = frexp(x.float())
+        return mantissa.to(x.dtype), exponent
+    if x.dtype not in _BITS:
+        return NotImplemented
+    integers, width, bias = _BITS[x.dtype]
+    field = (2 * bias + 3) << width  # all bits of an exponent
+    small = x.abs() < torch.finfo(x.dtype).tiny
+    bits = torch.where(small, x * 2.0**width, x).view(integers)
+    exponent = ((bits & field) >> width) - bias - torch.where(small, width, 0)
+    itself = (x == 0) | ~torch.isfinite(x)
+    mantissa = torch.where(itself, x, ((bits & ~field) | (bias << width)).view(x.dtype))
+    return mantissa, torch.where(itself, 0, exponent).to(torch.int32)
+
+
+def frexp_out(x: Tensor, *, mantissa: Tensor, exponent: Tensor) -> Any:
+    """aten::frexp.Tensor_out: :func:`frexp` into both, which are resized."""
+    made = frexp(x)
+    if made is NotImplemented or (mantissa.dtype, exponent.dtype) != (x.dtype, torch.int32):
+        return NotImplemented
+    for out, values in zip((mantissa, exponent), made, strict=True):
+        lib().resize_output(out, values.shape, torch.contiguous_format)
+        out.copy_(values)
+    return mantissa, exponent
+
+
 def ldexp(x: Tensor, other: Tensor) -> Any:
     """aten::ldexp.Tensor: x times the powers of two; of floats and integers without leaving the range in between."""
     if x.is_complex() or other.is_complex() or x.device != other.device:

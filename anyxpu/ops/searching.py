@@ -263,7 +263,9 @@ def unique_consecutive(
     self: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Any:
     """aten::unique_consecutive: elements that differ from the one before, which of them each is, and how often."""
-    if (dim is not None and self.dim() != 1) or self.is_complex() or self.numel() == 0:
+    if dim is not None and self.dim() != 1:
+        return unique_dim_consecutive(self, dim, return_inverse, return_counts)
+    if self.is_complex() or self.numel() == 0:
         return NotImplemented
     flat = self.reshape(-1)
     new = _runs(flat)
@@ -271,6 +273,58 @@ def unique_consecutive(
     nothing = torch.empty(0, dtype=torch.int64, device=self.device)
     inverse = (new.cumsum(0) - 1).view(self.shape) if return_inverse else nothing
     return flat[starts], inverse, _lengths(starts, flat.numel()) if return_counts else nothing
+
+
+_MOST_COLUMNS = 64
+"""By which slices are put in order one after the other; of longer slices the host does it."""
+
+
+def unique_dim(
+    self: Tensor, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> Any:
+    """aten::unique_dim: the different slices along ``dim`` in order, which of them each is, and how often each is."""
+    rows = _slices(self, dim)
+    if rows is None or rows.shape[1] > _MOST_COLUMNS:
+        return NotImplemented
+    order = torch.arange(rows.shape[0], device=self.device)
+    for column in range(rows.shape[1] - 1, -1, -1):
+        order = order[torch.sort(rows[:, column][order], stable=True)[1]]
+    return _different(self, dim, rows[order], order, return_inverse, return_counts)
+
+
+def unique_dim_consecutive(
+    self: Tensor, dim: int, return_inverse: bool = False, return_counts: bool = False
+) -> Any:  # fmt: skip
+    """aten::unique_dim_consecutive: slices along ``dim`` that differ from the one before."""
+    rows = _slices(self, dim)
+    if rows is None:
+        return NotImplemented
+    return _different(self, dim, rows, None, return_inverse, return_counts)
+
+
+def _slices(self: Tensor, dim: int) -> Tensor | None:
+    """Each slice along ``dim`` as a row."""
+    if self.is_complex() or self.numel() == 0 or not -self.dim() <= dim < self.dim():
+        return None
+    rows = self.movedim(dim, 0).reshape(self.shape[dim], -1)
+    return rows.to(torch.uint8) if rows.dtype is torch.bool else rows
+
+
+def _different(
+    self: Tensor, dim: int, rows: Tensor, order: Tensor | None, return_inverse: bool, return_counts: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Those of rows in order (None: as they lie) that differ from the one before."""
+    new = torch.ones(rows.shape[0], dtype=torch.bool, device=self.device)
+    if rows.shape[0] > 1:
+        new[1:] = (rows[1:] != rows[:-1]).any(1)
+    starts = torch.nonzero(new)[:, 0]
+    inverse = counts = torch.empty(0, dtype=torch.int64, device=self.device)
+    if return_inverse:
+        inverse = new.cumsum(0) - 1
+        inverse = inverse if order is None else torch.empty_like(order).scatter_(0, order, inverse)
+    if return_counts:
+        counts = _lengths(starts, rows.shape[0])
+    return self.index_select(dim, starts if order is None else order[starts]), inverse, counts
 
 
 def repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> Any:
