@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import triton
+import triton.language as tl
 
 from anyxpu.triton.libdevice_table import FUNCTIONS
 from tests.triton_support import launch
@@ -193,3 +194,25 @@ def test_an_unsupported_function_is_refused_by_name(call):
     x = torch.randn(16)
     with pytest.raises(triton.CompilationError, match=r"libdevice\.add_rd is not supported on xpu.*nearest"):
         call("add_rd", [x, x], x.dtype)
+
+
+@triton.jit
+def _powers_of_two(x, o, N, B: tl.constexpr):
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(o + at, tl.exp2(tl.load(x + at, mask=at < N)), mask=at < N)
+
+
+@pytest.mark.not_simulated("it compares values")
+def test_powers_of_two_of_every_kind_of_float():
+    """Of random bits: normal results to 1.1 units in the last place, subnormal ones, infinities and NaN."""
+    bits = torch.randint(-(1 << 31), 1 << 31, (200_000,), dtype=torch.int64).to(torch.int32)
+    spread = torch.empty(200_000).uniform_(-155, 132)
+    ends = torch.tensor([-149.0, -150.0, -126.0, 127.0, 128.0, -0.0, float("inf"), -float("inf"), float("nan")])
+    x = torch.cat([bits.view(torch.float32), spread, ends])
+    o = torch.empty_like(x, device="xpu")
+    _powers_of_two[(triton.cdiv(len(x), 1024),)](x.xpu(), o, len(x), 1024)
+    exact, got = torch.exp2(x.double()), o.cpu().double()
+    finite = exact < 2.0**128 * (1 - 2.0**-25)
+    unit = torch.clamp(torch.exp2(torch.floor(torch.log2(exact)) - 23), min=2.0**-149)
+    assert torch.equal(got.isnan(), x.isnan()) and bool((got[exact >= 2.0**128] == float("inf")).all())
+    assert float(((got - exact).abs() / unit)[finite].max()) < 1.1

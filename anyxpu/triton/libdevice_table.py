@@ -26,7 +26,7 @@ FLOAT_FUNCTIONS: dict[str, tuple[int, str]] = {
     "erfc": (1, "erfc({0})"),
     "exp": (1, "exp({0})"),
     "exp10": (1, "exp10({0})"),
-    "exp2": (1, "exp2({0})"),
+    "exp2": (1, "ax_exp2({0})"),
     "expm1": (1, "expm1({0})"),
     "fdim": (2, "fdim({0}, {1})"),
     "floor": (1, "floor({0})"),

@@ -404,7 +404,7 @@ ELEMENTWISE: dict[str, Printer] = {
     "math.cos": _float("cos({0})"),
     "math.erf": _float("erf({0})"),
     "math.exp": _float("exp({0})"),
-    "math.exp2": _float("exp2({0})"),
+    "math.exp2": _float("ax_exp2({0})"),
     "math.floor": _float("floor({0})"),
     "math.fma": _float("fma({0}, {1}, {2})"),
     "math.log": _float("log({0})"),

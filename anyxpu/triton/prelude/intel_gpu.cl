@@ -7,6 +7,9 @@ inline ushort ax_bits_f16(float x) { return as_ushort((half)x); }
 inline float ax_round_f16(float x) { return (float)(half)x; }
 inline float ax_round_rtz_f16(float x) { return (float)convert_half_rtz(x); }
 
+/* --- ax_exp2: powers of two, which the hardware has */
+#define ax_exp2 exp2
+
 /* --- ax_prefetch: the cache line around an address, on its way while the kernel goes on. The compiler makes OpenCL's
  * own function a load without a destination, into the cache that all cores share. */
 
