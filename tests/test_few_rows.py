@@ -8,7 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from anyxpu import ops
+from anyxpu.onednn import functions as onednn_functions
 from anyxpu.ops import few_rows
+from anyxpu.shim import lib
 
 pytestmark = pytest.mark.not_simulated("of CPU devices")
 
@@ -72,6 +75,52 @@ def test_a_layer_and_what_follows_it(taken, dtype):
     close(fused(x.xpu(), w.xpu(), None, "gelu", [], "tanh"), F.gelu((exact - bias), approximate="tanh"), dtype)
     close(fused.binary(x.xpu(), other.xpu(), w.xpu(), bias.xpu(), "add"), exact + other.double(), dtype)
     assert len(taken) == 4
+
+
+FOLLOWING = [
+    ("relu", [], ""),
+    ("leaky_relu", [0.2], ""),
+    ("sigmoid", [-1], ""),
+    ("tanh", [], ""),
+    ("hardswish", [], ""),
+    ("hardsigmoid", [], ""),
+    ("hardtanh", [-0.5, 2.0], ""),
+    ("swish", [], ""),
+    ("gelu", [], "none"),
+    ("gelu", [], "tanh"),
+]
+
+
+@pytest.mark.parametrize(("name", "numbers", "algorithm"), FOLLOWING, ids=str)
+def test_every_function_that_follows_a_layer(taken, name, numbers, algorithm):
+    x, w = torch.randn(random.choice((1, 4)), 40, dtype=torch.float16), torch.randn(24, 40, dtype=torch.float16) / 4
+    _, function = onednn_functions._UNARY[f"gelu {algorithm}" if algorithm else name]
+    exact = function(F.linear(x.double(), w.double()), *(n for n in numbers if n != -1))
+    close(torch.ops.mkldnn._linear_pointwise(x.xpu(), w.xpu(), None, name, numbers, algorithm), exact, x.dtype)
+    assert taken
+
+
+@pytest.mark.parametrize("name", ("add", "sub", "mul", "div"))
+def test_every_operator_that_follows_a_layer(taken, name):
+    x, w = torch.randn(2, 40, dtype=torch.float16), torch.randn(24, 40, dtype=torch.float16) / 4
+    other = (torch.rand(24, 2) + 0.5).to(torch.float16).t()
+    exact = getattr(torch, name)(F.linear(x.double(), w.double()), other.double())
+    close(torch.ops.mkldnn._linear_pointwise.binary(x.xpu(), other.xpu(), w.xpu(), None, name), exact, x.dtype)
+    assert taken
+
+
+def test_a_compiled_layer_leaves_nothing_to_the_host(taken):
+    """Also where kernels may be built in the background."""
+    lib().set_eager("auto")
+    model = torch.nn.Sequential(torch.nn.Linear(40, 24), torch.nn.Tanh(), torch.nn.Linear(24, 8)).bfloat16().xpu()
+    x = torch.randn(4, 40, dtype=torch.bfloat16, device="xpu")
+    ops.reset_counters()
+    try:
+        with torch.no_grad():
+            torch.compile(model)(x)
+    finally:
+        lib().set_eager("compile")
+    assert taken and not [name for name, ways in ops.counters().items() if "host" in ways]
 
 
 def test_numbers_that_are_none_arrive(taken):

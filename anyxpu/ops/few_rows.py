@@ -6,7 +6,7 @@ of this kind it is oneDNN's (:mod:`anyxpu.onednn.matmul`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -39,26 +39,32 @@ def _no_instructions(device: torch.device) -> bool:
     return torch.xpu.get_device_properties(device).type == "cpu" and has_short_vectors(device)
 
 
-def _product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``a @ b + bias``, the sums in float32 and rounded once."""
+def _product(
+    a: Tensor, b: Tensor, bias: Tensor | None = None, then: functions.Unary | None = None, other: Tensor | None = None
+) -> Tensor:
+    """``a @ b + bias`` and what follows it, in float32 and rounded once.
+
+    Args:
+        then: a function; or the name of an operator, where ``other``, contiguous, is its second operand.
+    """
     from anyxpu.ops import few_rows_kernels as kernels  # Triton, which `import torch` does without
 
     (m, k), n = a.shape, b.shape[1]
     out, x = a.new_empty(m, n), (a if m == 1 else a.float()).contiguous()
-    given = x if bias is None else bias.contiguous()
+    name, numbers = then or ("none", ())
+    pointers = (x, b, x if bias is None else bias.contiguous(), x if other is None else other, out)
+    follows = {"BIAS": bias is not None, "FUNCTION": name} | dict(zip("PQ", (*numbers, 0.0, 0.0), strict=False))
     with current(a.device):
         if b.stride(0) == 1:
             block, lanes = _BLOCKS.get(m, 1), 16
             kernels.by_rows[(-(-n // block),)](
-                x, b, given, out, n, k, b.stride(1),
-                M=m, BIAS=bias is not None, TAIL=k % lanes != 0,
+                *pointers, n, k, b.stride(1), M=m, **follows, TAIL=k % lanes != 0,
                 SUMS=1 << (m * block - 1).bit_length(), BN=block, BK=lanes, num_warps=1,
             )  # fmt: skip
         else:
             block = 64 if m <= 2 else 32
             kernels.by_columns[(-(-n // block),)](
-                x, b, given, out, n, k, b.stride(0),
-                M=m, BIAS=bias is not None, MASKED=n % block != 0, BN=block, num_warps=1,
+                *pointers, n, k, b.stride(0), M=m, **follows, MASKED=n % block != 0, BN=block, num_warps=1,
             )  # fmt: skip
     return out
 
@@ -84,27 +90,33 @@ def linear_pointwise(
     algorithm: str | None,
 ) -> Tensor:
     """mkldnn::_linear_pointwise, as :func:`anyxpu.onednn.linear.linear_pointwise` has it."""
-    result = _linear(source, weight, bias)
-    if result is None:
-        return linear.linear_pointwise(source, weight, bias, attr, scalars, algorithm)
-    return functions.apply(functions.unary(attr, scalars, algorithm, "a linear layer"), result)
+    result = _linear(source, weight, bias, lambda: functions.unary(attr, scalars, algorithm, "a linear layer"), None)
+    return linear.linear_pointwise(source, weight, bias, attr, scalars, algorithm) if result is None else result
 
 
 def linear_pointwise_binary(source: Tensor, other: Tensor, weight: Tensor, bias: Tensor | None, attr: str) -> Tensor:
     """mkldnn::_linear_pointwise.binary, as :func:`anyxpu.onednn.linear.linear_pointwise_binary` has it."""
-    result = _linear(source, weight, bias) if attr in functions.BINARY else None
-    if result is None or (other.dtype, other.shape) != (result.dtype, result.shape):
-        return linear.linear_pointwise_binary(source, other, weight, bias, attr)
-    return functions.BINARY[attr][1](result, other)  # type: ignore[no-any-return]
+    result = None
+    if attr in functions.BINARY and other.dtype == source.dtype and other.device == source.device:
+        result = _linear(source, weight, bias, lambda: (attr, ()), other)
+    return linear.linear_pointwise_binary(source, other, weight, bias, attr) if result is None else result
 
 
-def _linear(source: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
-    """``source @ weight.t() + bias``, where it is such a product."""
+def _linear(
+    source: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    then: Callable[[], functions.Unary | None],
+    other: Tensor | None,
+) -> Tensor | None:
+    """A linear layer and what follows it, where it is such a product."""
     if source.dtype not in matmul.SIXTEEN_BITS or not source.numel() or weight.dim() != 2:
         return None
-    rows = source.numel() // source.shape[-1]
-    if rows > MOST_ROWS:
+    rows, shape = source.numel() // source.shape[-1], (*source.shape[:-1], weight.shape[0])
+    if rows > MOST_ROWS or (other is not None and other.shape != shape):
         return None
     matrix = weight.t()
     x = source.reshape(rows, source.shape[-1])
-    return _product(x, matrix, bias).view(*source.shape[:-1], weight.shape[0]) if _serves(x, matrix, bias) else None
+    if not _serves(x, matrix, bias):
+        return None
+    return _product(x, matrix, bias, then(), None if other is None else other.contiguous()).view(shape)

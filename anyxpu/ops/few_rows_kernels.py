@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra import libdevice
 
 from anyxpu.ops.weight_only_kernels import read_below
 
@@ -29,24 +30,63 @@ def _chunk(
 
 
 @triton.jit
+def _then(x, other, at, mask, FUNCTION: tl.constexpr, P: tl.constexpr, Q: tl.constexpr):
+    """What follows a product in float32: a function by Inductor's name, P and Q its numbers; or an operator and what
+    lies at a place of its second operand."""
+    if FUNCTION == "relu":
+        x = tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    elif FUNCTION == "leaky_relu":
+        x = tl.where(x > 0, x, x * P)
+    elif FUNCTION == "sigmoid":
+        x = 1 / (1 + libdevice.exp(-x))
+    elif FUNCTION == "tanh":
+        x = libdevice.tanh(x)
+    elif FUNCTION == "hardswish":
+        x = x * tl.clamp(x + 3, 0.0, 6.0, propagate_nan=tl.PropagateNan.ALL) / 6
+    elif FUNCTION == "hardsigmoid":
+        x = tl.clamp(x + 3, 0.0, 6.0, propagate_nan=tl.PropagateNan.ALL) / 6
+    elif FUNCTION == "hardtanh":
+        x = tl.clamp(x, P, Q, propagate_nan=tl.PropagateNan.ALL)
+    elif FUNCTION == "swish":
+        x = x / (1 + libdevice.exp(-x))
+    elif FUNCTION == "gelu none":
+        x = 0.5 * x * (1 + libdevice.erf(x * 0.7071067811865476))
+    elif FUNCTION == "gelu tanh":
+        x = 0.5 * x * (1 + libdevice.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
+    elif FUNCTION == "add":
+        x = x + tl.load(other + at, mask=mask, other=0.0).to(tl.float32)
+    elif FUNCTION == "sub":
+        x = x - tl.load(other + at, mask=mask, other=0.0).to(tl.float32)
+    elif FUNCTION == "mul":
+        x = x * tl.load(other + at, mask=mask, other=0.0).to(tl.float32)
+    elif FUNCTION == "div":
+        x = x / tl.load(other + at, mask=mask, other=1.0).to(tl.float32)
+    return x
+
+
+@triton.jit
 def by_rows(
     x,
     w,
     bias,
+    other,
     out,
     N,
     K,
     ROW,
     M: tl.constexpr,
     BIAS: tl.constexpr,
+    FUNCTION: tl.constexpr,
+    P: tl.constexpr,
+    Q: tl.constexpr,
     TAIL: tl.constexpr,
     SUMS: tl.constexpr,
     BN: tl.constexpr,
     BK: tl.constexpr,
 ):
-    """``x @ w.t() + bias``: x ``(M, K)``, contiguous; w ``(N, K)``, ROW numbers apart. Grid: (blocks of BN rows of w,).
+    """``x @ w.t() + bias``, and :func:`_then`. Grid: (blocks of BN rows of w,).
 
-    ``TAIL``: BK does not divide K. ``SUMS``: M * BN, or the power of two above it.
+    x ``(M, K)``, contiguous; w ``(N, K)``, ROW numbers apart. ``TAIL``: BK does not divide K. ``SUMS``: M * BN, or the power of two above it.
     """
     first, totals = tl.program_id(0) * BN, ()
     for _ in tl.static_range(BN * M):
@@ -65,14 +105,32 @@ def by_rows(
     result = tl.sum(gathered, 1)
     if BIAS:
         result += tl.load(bias + rows, mask=known, other=0.0).to(tl.float32)
-    tl.store(out + (index % M).to(tl.int64) * N + rows, result.to(out.dtype.element_ty), mask=known)
+    at = (index % M).to(tl.int64) * N + rows
+    result = _then(result, other, at, known, FUNCTION, P, Q)
+    tl.store(out + at, result.to(out.dtype.element_ty), mask=known)
 
 
 @triton.jit
-def by_columns(x, w, bias, out, N, K, ROW, M: tl.constexpr, BIAS: tl.constexpr, MASKED: tl.constexpr, BN: tl.constexpr):
-    """``x @ w + bias``: x ``(M, K)``, contiguous; w ``(K, N)``, ROW numbers apart. Grid: (blocks of BN columns,).
+def by_columns(
+    x,
+    w,
+    bias,
+    other,
+    out,
+    N,
+    K,
+    ROW,
+    M: tl.constexpr,
+    BIAS: tl.constexpr,
+    FUNCTION: tl.constexpr,
+    P: tl.constexpr,
+    Q: tl.constexpr,
+    MASKED: tl.constexpr,
+    BN: tl.constexpr,
+):
+    """``x @ w + bias``, and :func:`_then`. Grid: (blocks of BN columns,).
 
-    ``MASKED``: BN does not divide N.
+    x ``(M, K)``, contiguous; w ``(K, N)``, ROW numbers apart. ``MASKED``: BN does not divide N.
     """
     columns, totals = tl.program_id(0) * BN + tl.arange(0, BN), ()
     inside = columns < N
@@ -89,4 +147,6 @@ def by_columns(x, w, bias, out, N, K, ROW, M: tl.constexpr, BIAS: tl.constexpr, 
         result = totals[m]
         if BIAS:
             result += tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)
-        tl.store(out + tl.full([BN], m, tl.int64) * N + columns, result.to(out.dtype.element_ty), mask=inside)
+        at = tl.full([BN], m, tl.int64) * N + columns
+        result = _then(result, other, at, inside, FUNCTION, P, Q)
+        tl.store(out + at, result.to(out.dtype.element_ty), mask=inside)
