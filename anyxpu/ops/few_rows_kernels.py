@@ -86,7 +86,8 @@ def by_rows(
 ):
     """``x @ w.t() + bias``, and :func:`_then`. Grid: (blocks of BN rows of w,).
 
-    x ``(M, K)``, contiguous; w ``(N, K)``, ROW numbers apart. ``TAIL``: BK does not divide K. ``SUMS``: M * BN, or the power of two above it.
+    x ``(M, K)``, contiguous; w ``(N, K)``, ROW numbers apart. ``TAIL``: BK does not
+    divide K. ``SUMS``: M * BN, or the power of two above it.
     """
     first, totals = tl.program_id(0) * BN, ()
     for _ in tl.static_range(BN * M):
