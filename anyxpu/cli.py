@@ -216,6 +216,9 @@ def _bench_models(
     rounds: Annotated[int, typer.Option("--rounds", min=0, help="Timed rounds; 0: by how long they take.")] = 0,
     time_limit: Annotated[float, typer.Option("--time-limit", min=1, help="Seconds a model.")] = 1800,
     memory_limit: Annotated[float, typer.Option("--memory-limit", min=1, help="GiB of memory a model.")] = 22,
+    accuracy: Annotated[
+        bool, typer.Option("--accuracy", help="Results alone: nothing is timed, nor compiled for the CPU.")
+    ] = False,
     json_file: JsonFile = None,
 ) -> None:
     """Whole models, each in a process of its own: accuracy, graph breaks, compile time, memory and speed."""
@@ -249,8 +252,9 @@ def _bench_models(
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--resume") from None
     order = sweep.Order(
-        suite, mode, dtype, chosen, (int(number), int(parts)), full, rounds, time_limit, int(memory_limit * 2**30)
-    )
+        suite, mode, dtype, chosen, (int(number), int(parts)), full, rounds, time_limit, int(memory_limit * 2**30),
+        accuracy,
+    )  # fmt: skip
     if quick:
         order = dataclasses.replace(order, only=tuple(order.names()[:2]))
     _finish(_with_progress(order, earlier, keep), json_file)

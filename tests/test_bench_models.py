@@ -72,6 +72,12 @@ def test_a_row_holds_what_was_measured(models: None, tmp_path: Path, mode: str, 
     assert row["peak_memory_bytes"] > 0
 
 
+def test_results_alone_take_no_time(models: None, tmp_path: Path) -> None:
+    row = measured(tmp_path, "honest", accuracy=True)
+    assert (row["status"], row["stage"], row["eager_accurate"], row["host_operators"]) == ("pass", "done", True, 0)
+    assert "times" not in row and "cold_compile_s_inductor" not in row
+
+
 def test_a_wrong_result_is_one(models: None, tmp_path: Path) -> None:
     row = measured(tmp_path, "liar")
     assert row["status"] == "fail_accuracy"
@@ -150,6 +156,24 @@ def test_a_sweep_goes_on_where_it_was_left(models: None, tmp_path: Path, monkeyp
     assert len(sweep.load(kept).rows) == 2
     other = sweep.Order("hf", "inference", "bf16", only=("honest",))
     assert [name for name, _ in sweep.run(other, sweep.load(kept), kept)] == ["honest", ""]
+
+
+def test_models_whose_results_alone_are_known_are_timed_when_asked_for(
+    models: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = (
+        'open(order["row"], "w").write(json.dumps({"status": "pass", "stage": "done", "rounds": order["rounds"]}))'
+    )
+    monkeypatch.setattr(sweep.sys, "executable", stands_for_python(tmp_path, program))
+    kept, right = tmp_path / "kept.json", sweep.Order("hf", "inference", "f32", accuracy=True)
+    assert [name for name, _ in sweep.run(right, None, kept)] == ["honest", "liar", ""]
+    report = sweep.load(kept)
+    assert not [goal.name for goal in sweep.goals(report.rows) if "Inductor" in goal.name]
+    assert [name for name, _ in sweep.run(right, report, kept)] == [""]
+    timed = sweep.Order("hf", "inference", "f32", only=("liar",), rounds=7)
+    assert [name for name, _ in sweep.run(timed, sweep.load(kept), kept)] == ["liar", ""]
+    rows = {row["model"]: row for row in sweep.load(kept).rows}
+    assert set(rows) == {"honest", "liar"} and rows["liar"]["rounds"] == 7 and not rows["liar"]["accuracy"]
 
 
 def test_shares_hold_every_model_once() -> None:

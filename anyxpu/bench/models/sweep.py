@@ -37,6 +37,7 @@ class Order:
         rounds: timed rounds; 0 leaves it to how long they take.
         time_limit: seconds a model.
         memory_limit: bytes of resident memory a model.
+        accuracy: results alone, as upstream's ``--accuracy``: nothing is timed, nor compiled for the CPU.
     """
 
     suite: str
@@ -48,6 +49,7 @@ class Order:
     rounds: int = 0
     time_limit: float = 1800.0
     memory_limit: int = 22 << 30
+    accuracy: bool = False
 
     def names(self) -> list[str]:
         """The models to run, in the suite's order."""
@@ -66,16 +68,19 @@ def run(order: Order, earlier: Report | None, keep: Path | None) -> Iterator[tup
     """Yields each model's name before it runs, and once more at the end, with the report so far.
 
     Args:
-        earlier: rows that are there already, of whichever sweeps; they stay, and their models are not run again.
+        earlier: rows that are there already, of whichever sweeps; they stay, and their models are not run again, but
+            for those of results alone where times are asked for.
         keep: the file that the report is written to after every model.
     """
     report = earlier or Report(title=TITLE, columns=COLUMNS)
-    done = {key(row) for row in report.rows}
+    untimed = {key(row) for row in report.rows if row.get("accuracy") and not order.accuracy}
+    done = {key(row) for row in report.rows} - untimed
     for name in order.names():
         if key({"suite": order.suite, "model": name, "mode": order.mode, "dtype": order.dtype}) in done:
             continue
         yield name, report
-        report.rows.append(_row(order, name))
+        row = _row(order, name)
+        report.rows = [r for r in report.rows if key(r) not in untimed or key(r) != key(row)] + [row]
         report.goals = goals(report.rows)
         report.wrong = [
             f"{row['model']} {row['mode']} {row['dtype']}: {row['status']}"
@@ -112,6 +117,7 @@ def key(row: dict[str, Any]) -> tuple[str, ...]:
 def _row(order: Order, name: str) -> dict[str, Any]:
     row: dict[str, Any] = {"suite": order.suite, "model": name, "mode": order.mode, "dtype": order.dtype}
     entry = entries(order.suite)[name]
+    row["accuracy"] = order.accuracy
     row["full"], row["batch_size"] = order.full, (entry.upstream if order.full else entry.small).batch
     folder = Path(tempfile.mkdtemp(prefix="anyxpu-model-"))
     try:
@@ -119,7 +125,7 @@ def _row(order: Order, name: str) -> dict[str, Any]:
         environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
         environment["TRITON_CACHE_DIR"] = str(folder / "triton")
         row.update(_child(order, name, folder, environment, compile_only=False))
-        if row["status"] == "pass":
+        if row["status"] == "pass" and not order.accuracy:
             warm = _child(order, name, folder, environment, compile_only=True)
             row.update({k: v for k, v in warm.items() if k.startswith("warm_")})
             if warm["status"] != "pass":
@@ -138,6 +144,7 @@ def _child(order: Order, name: str, folder: Path, environment: dict[str, str], c
         "dtype": order.dtype,
         "full": order.full,
         "rounds": order.rounds,
+        "accuracy": order.accuracy,
         "row": str(path),
         "compile_only": compile_only,
     }
@@ -214,6 +221,8 @@ def goals(rows: Sequence[dict[str, Any]]) -> list[Goal]:
             made.append(Goal(f"{what}: share of models that are right", passed, share, "higher"))
         host = [r["host_operators"] for r in these if "host_operators" in r]
         made.append(Goal(f"{what}: host operators in compiled models", float(sum(host)) if host else None, 0, "lower"))
+        if all(r.get("accuracy") for r in these):
+            continue  # nothing was timed
         ratios = [r["speedup_over_cpu_inductor"] for r in these if "speedup_over_cpu_inductor" in r]
         mean = statistics.geometric_mean(ratios) if ratios else None
         made.append(Goal(f"{what}: geometric mean over CPU Inductor", mean, _FASTER[mode], "higher"))
