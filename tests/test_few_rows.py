@@ -29,7 +29,7 @@ def without_instructions(monkeypatch):
 def taken(monkeypatch):
     """How many products the kernels made."""
     calls, product = [], few_rows._product
-    monkeypatch.setattr(few_rows, "_product", lambda *args: (calls.append(args), product(*args))[1])
+    monkeypatch.setattr(few_rows, "_product", lambda *args, **kwargs: (calls.append(args), product(*args, **kwargs))[1])
     return calls
 
 
@@ -59,7 +59,12 @@ def test_products_and_what_is_added(taken, m, way, dtype):
     there = on_xpu(w)
     close(x.xpu() @ there, x.double() @ w.double(), dtype)
     close(torch.addmm(bias.xpu(), x.xpu(), there), x.double() @ w.double() + bias.double(), dtype)
-    assert len(taken) == 2, (k, n)
+    out = torch.full((m, n), 7.0, dtype=dtype, device="xpu")
+    assert torch.mm(x.xpu(), there, out=out) is out
+    close(out, x.double() @ w.double(), dtype)
+    torch.addmm(bias.xpu(), x.xpu(), there, out=out)
+    close(out, x.double() @ w.double() + bias.double(), dtype)
+    assert len(taken) == 4, (k, n)
     sliced = torch.randn(m, 2 * k, dtype=dtype)[:, ::2]
     close(on_xpu(sliced) @ there, sliced.double() @ w.double(), dtype)
 
@@ -149,6 +154,15 @@ def test_other_products_are_onednns(taken, c, a, b):
     else:
         c = torch.randn(c, dtype=torch.bfloat16)
         close(torch.addmm(c.xpu(), a.xpu(), b.xpu()), c.double() + a.double() @ b.double(), torch.bfloat16)
+    assert not taken
+
+
+def test_an_out_that_it_cannot_write_is_onednns(taken):
+    x, w = torch.randn(3, 16, dtype=torch.bfloat16), torch.randn(16, 16, dtype=torch.bfloat16)
+    exact = x.double() @ w.double()
+    for shape, strides in (((3, 16), (1, 3)), ((0,), (1,)), ((3, 16), (32, 2))):
+        given = torch.empty_strided(shape, strides, dtype=torch.bfloat16, device="xpu")
+        close(torch.mm(x.xpu(), w.xpu(), out=given), exact, torch.bfloat16)
     assert not taken
 
 

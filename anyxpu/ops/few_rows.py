@@ -6,6 +6,7 @@ of this kind it is oneDNN's (:mod:`anyxpu.onednn.matmul`).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from anyxpu.onednn import functions, linear, matmul
 from anyxpu.ops.attention_products import has_short_vectors
 from anyxpu.ops.current_device import current
+from anyxpu.shim import lib
 
 MOST_ROWS = 8
 LEAST = 1 << 16
@@ -35,22 +37,30 @@ def _serves(a: Tensor, b: Tensor, bias: Tensor | None = None) -> bool:
     return ((row == 1 and column >= k) or (column == 1 and row >= n)) and _no_instructions(a.device)
 
 
+@functools.lru_cache(maxsize=64)
 def _no_instructions(device: torch.device) -> bool:
     return torch.xpu.get_device_properties(device).type == "cpu" and has_short_vectors(device)
 
 
 def _product(
-    a: Tensor, b: Tensor, bias: Tensor | None = None, then: functions.Unary | None = None, other: Tensor | None = None
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None = None,
+    then: functions.Unary | None = None,
+    other: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """``a @ b + bias`` and what follows it, in float32 and rounded once.
 
     Args:
         then: a function; or the name of an operator, where ``other``, contiguous, is its second operand.
+        out: where it goes, contiguous; None: a new tensor.
     """
     from anyxpu.ops import few_rows_kernels as kernels  # Triton, which `import torch` does without
 
     (m, k), n = a.shape, b.shape[1]
-    out, x = a.new_empty(m, n), (a if m == 1 else a.float()).contiguous()
+    x = (a if m == 1 else a.float()).contiguous()
+    out = a.new_empty(m, n) if out is None else out
     name, numbers = then or ("none", ())
     pointers = (x, b, x if bias is None else bias.contiguous(), x if other is None else other, out)
     follows = {"BIAS": bias is not None, "FUNCTION": name} | dict(zip("PQ", (*numbers, 0.0, 0.0), strict=False))
@@ -79,6 +89,30 @@ def addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1)
     if beta == alpha == 1 and _serves(a, b, c):
         return _product(a, b, c)
     return matmul.addmm(c, a, b, beta=beta, alpha=alpha)
+
+
+def _takes(out: Tensor, a: Tensor, b: Tensor, *others: Tensor) -> bool:
+    """Whether the result may be written there while the operands are read."""
+    if out.shape != (a.shape[0], b.shape[1]) or (out.dtype, out.device) != (a.dtype, a.device):
+        return False
+    memory = out.untyped_storage().data_ptr()
+    return out.is_contiguous() and all(t.untyped_storage().data_ptr() != memory for t in (a, b, *others))
+
+
+def mm_out(a: Tensor, b: Tensor, *, out: Tensor) -> Any:
+    """aten::mm.out."""
+    if not _serves(a, b) or not _takes(out, a, b):
+        return matmul.mm_out(a, b, out=out)
+    lib().note_written(out.data_ptr())
+    return _product(a, b, out=out)
+
+
+def addmm_out(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1, out: Tensor) -> Any:
+    """aten::addmm.out."""
+    if not (beta == alpha == 1 and _serves(a, b, c) and _takes(out, a, b, c)):
+        return matmul.addmm_out(c, a, b, beta=beta, alpha=alpha, out=out)
+    lib().note_written(out.data_ptr())
+    return _product(a, b, c, out=out)
 
 
 def linear_pointwise(

@@ -13,8 +13,6 @@ from anyxpu.ops import serve
 # Operator -> the function under anyxpu.onednn that serves it, imported at the first call. linear, matmul, mv, conv2d
 # and the like are torch's compositions of these.
 TABLE: dict[str, str] = {
-    "mm.out": "matmul.mm_out",
-    "addmm.out": "matmul.addmm_out",
     "addmm_": "matmul.addmm_",
     "_addmm_activation": "matmul.addmm_activation",
     "bmm": "matmul.bmm",
@@ -49,7 +47,12 @@ FUSED: dict[str, str] = {
 }
 
 # Of those two kinds the products that few rows have, in which a kernel of ours may be faster than oneDNN.
-FEW_ROWS = {"mm": "few_rows.mm", "addmm": "few_rows.addmm"}
+FEW_ROWS = {
+    "mm": "few_rows.mm",
+    "mm.out": "few_rows.mm_out",
+    "addmm": "few_rows.addmm",
+    "addmm.out": "few_rows.addmm_out",
+}
 FUSED_FEW_ROWS = {
     "_linear_pointwise": "few_rows.linear_pointwise",
     "_linear_pointwise.binary": "few_rows.linear_pointwise_binary",

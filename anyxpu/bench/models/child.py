@@ -38,7 +38,7 @@ class Row:
 
 
 def main() -> None:
-    """What the order asks for: suite, name, mode, dtype, full, rounds, accuracy, compile_only; row: the file it goes to."""
+    """What the order asks for: suite, name, mode, dtype, full, rounds, accuracy, compile_only; row: where it goes."""
     order = json.loads(sys.argv[1])
     row = Row(Path(order["row"]))
     try:
