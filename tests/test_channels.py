@@ -64,7 +64,7 @@ def run(function, device: str, wide: bool, operands, grad: torch.Tensor):
     return [out, *(t.grad for t in made[:3] if t is not None)], made[3:]
 
 
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("training", (True, False), ids=("training", "inference"))
 def test_batch_norm(shape, training, full):
@@ -92,6 +92,7 @@ def test_batch_norm(shape, training, full):
             assert got[0].stride() == same.stride()
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("shape", [s for s in SHAPES if len(s) > 2], ids=str)
 def test_group_norm(shape, full):
     for dtype in types(full):

@@ -61,7 +61,7 @@ def pair_id(pair):
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=pair_id)
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(4)
 def test_types_that_the_cpu_lacks(pair):
     """Equal to the CPU's result in the next wider type, rounded; of integers, to NumPy's or the CPU's in int64."""
     op, dtype = pair
@@ -151,7 +151,7 @@ BACKWARD = [
 
 
 @pytest.mark.parametrize("pair", BACKWARD, ids=pair_id)
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(4)
 def test_gradients_of_types_that_the_cpu_lacks(pair):
     op, dtype = pair
     for sample in list(op.sample_inputs("cpu", dtype, requires_grad=True))[:8]:
