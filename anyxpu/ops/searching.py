@@ -289,7 +289,7 @@ def unique_dim(
     order = torch.arange(rows.shape[0], device=self.device)
     for column in range(rows.shape[1] - 1, -1, -1):
         order = order[torch.sort(rows[:, column][order], stable=True)[1]]
-    return _different(self, dim, rows[order], order, return_inverse, return_counts)
+    return _different(self, dim, rows[order], order)
 
 
 def unique_dim_consecutive(
@@ -299,7 +299,7 @@ def unique_dim_consecutive(
     rows = _slices(self, dim)
     if rows is None:
         return NotImplemented
-    return _different(self, dim, rows, None, return_inverse, return_counts)
+    return _different(self, dim, rows, None)
 
 
 def _slices(self: Tensor, dim: int) -> Tensor | None:
@@ -310,20 +310,15 @@ def _slices(self: Tensor, dim: int) -> Tensor | None:
     return rows.to(torch.uint8) if rows.dtype is torch.bool else rows
 
 
-def _different(
-    self: Tensor, dim: int, rows: Tensor, order: Tensor | None, return_inverse: bool, return_counts: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Those of rows in order (None: as they lie) that differ from the one before."""
+def _different(self: Tensor, dim: int, rows: Tensor, order: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Those of rows in order (None: as they lie) that differ from the one before; as the CPU's, all three always."""
     new = torch.ones(rows.shape[0], dtype=torch.bool, device=self.device)
     if rows.shape[0] > 1:
         new[1:] = (rows[1:] != rows[:-1]).any(1)
     starts = torch.nonzero(new)[:, 0]
-    inverse = counts = torch.empty(0, dtype=torch.int64, device=self.device)
-    if return_inverse:
-        inverse = new.cumsum(0) - 1
-        inverse = inverse if order is None else torch.empty_like(order).scatter_(0, order, inverse)
-    if return_counts:
-        counts = _lengths(starts, rows.shape[0])
+    inverse = new.cumsum(0) - 1
+    inverse = inverse if order is None else torch.empty_like(order).scatter_(0, order, inverse)
+    counts = _lengths(starts, rows.shape[0])
     return self.index_select(dim, starts if order is None else order[starts]), inverse, counts
 
 
