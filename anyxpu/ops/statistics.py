@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anyxpu.shim import lib
+
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
@@ -69,7 +71,8 @@ def histc_out(self: Tensor, bins: int = 100, min: float = 0, max: float = 0, *, 
     made = histc(self, bins, min, max)
     if made is NotImplemented:
         return made
-    return out.resize_(made.shape).copy_(made)
+    lib().resize_output(out, made.shape, torch.contiguous_format)
+    return out.copy_(made)
 
 
 def nansum(
@@ -93,7 +96,8 @@ def nansum_out(
     if out.device != self.device:
         return NotImplemented
     made = nansum(self, dim, keepdim, dtype=dtype or out.dtype)
-    return out.resize_(made.shape).copy_(made)
+    lib().resize_output(out, made.shape, torch.contiguous_format)
+    return out.copy_(made)
 
 
 def amp_update_scale_(

@@ -80,7 +80,7 @@ def run(order: Order, earlier: Report | None, keep: Path | None) -> Iterator[tup
             continue
         yield name, report
         row = _row(order, name)
-        report.rows = [r for r in report.rows if key(r) not in untimed or key(r) != key(row)] + [row]
+        report.rows = [r for r in report.rows if key(r) != key(row)] + [row]
         report.goals = goals(report.rows)
         report.wrong = [
             f"{row['model']} {row['mode']} {row['dtype']}: {row['status']}"
