@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra import libdevice
 
+from anyxpu.ops import pointwise_functions as functions
 from anyxpu.ops.weight_only_kernels import read_below
 
 
@@ -31,28 +31,30 @@ def _chunk(
 
 @triton.jit
 def _then(x, other, at, mask, FUNCTION: tl.constexpr, P: tl.constexpr, Q: tl.constexpr):
-    """What follows a product in float32: a function by Inductor's name, P and Q its numbers; or an operator and what
-    lies at a place of its second operand."""
+    """What follows a product in float32: a function by Inductor's name, of the numbers P and Q; or an operator.
+
+    ``other``: the operator's second operand, read where the result goes.
+    """
     if FUNCTION == "relu":
-        x = tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
+        x = functions.relu(x)
     elif FUNCTION == "leaky_relu":
-        x = tl.where(x > 0, x, x * P)
+        x = functions.leaky_relu(x, P)
     elif FUNCTION == "sigmoid":
-        x = 1 / (1 + libdevice.exp(-x))
+        x = functions.sigmoid(x)
     elif FUNCTION == "tanh":
-        x = libdevice.tanh(x)
+        x = functions.tanh(x)
     elif FUNCTION == "hardswish":
-        x = x * tl.clamp(x + 3, 0.0, 6.0, propagate_nan=tl.PropagateNan.ALL) / 6
+        x = functions.hardswish(x)
     elif FUNCTION == "hardsigmoid":
-        x = tl.clamp(x + 3, 0.0, 6.0, propagate_nan=tl.PropagateNan.ALL) / 6
+        x = functions.hardsigmoid(x)
     elif FUNCTION == "hardtanh":
-        x = tl.clamp(x, P, Q, propagate_nan=tl.PropagateNan.ALL)
+        x = functions.hardtanh(x, P, Q)
     elif FUNCTION == "swish":
-        x = x / (1 + libdevice.exp(-x))
+        x = functions.silu(x)
     elif FUNCTION == "gelu none":
-        x = 0.5 * x * (1 + libdevice.erf(x * 0.7071067811865476))
+        x = functions.gelu(x)
     elif FUNCTION == "gelu tanh":
-        x = 0.5 * x * (1 + libdevice.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
+        x = functions.gelu_tanh(x)
     elif FUNCTION == "add":
         x = x + tl.load(other + at, mask=mask, other=0.0).to(tl.float32)
     elif FUNCTION == "sub":
