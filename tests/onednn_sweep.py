@@ -25,11 +25,12 @@ from anyxpu.ops import library
 
 aten = torch.ops.aten
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-# No GPU computes these in oneDNN as asked here: they are to fall back by name.
+# No GPU computes these in oneDNN as asked here: integers are to fall back by name, complex numbers to be products of
+# their parts.
 OTHERS = (torch.int64, torch.int8, torch.complex64)
 # Of an attention, the products are oneDNN's and its softmax is not.
-OURS = {f"aten::{name}" for name in (*library.TABLE, "convolution", "convolution_backward")}
-OURS |= {f"mkldnn::{name}" for name in library.FUSED}
+OURS = {f"aten::{name}" for name in (*library.TABLE, *library.FEW_ROWS, "convolution", "convolution_backward")}
+OURS |= {f"mkldnn::{name}" for name in (*library.FUSED, *library.FUSED_FEW_ROWS)}
 Case = tuple[str, torch.dtype, Callable[..., Any], tuple[Tensor, ...]]
 
 

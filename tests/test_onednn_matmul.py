@@ -257,7 +257,7 @@ def test_mixed_devices_are_refused(call):
             call(*pair)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.int32, torch.complex64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.int32, torch.complex128], ids=str)
 def test_dtypes_that_onednn_lacks_go_to_the_host_by_name(dtype, counted):
     if dtype == torch.float64 and active() is not None:
         pytest.skip("oneDNN has float64 on GPUs that compute in it (test_onednn_gpu.py)")
