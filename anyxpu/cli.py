@@ -203,7 +203,7 @@ for _name in SUITES:
 
 @bench_app.command("models")
 def _bench_models(
-    suite: Annotated[str, typer.Option("--suite", help="hf, timm or llm.")] = "hf",
+    suite: Annotated[str, typer.Option("--suite", help="hf, timm, torchbench or llm.")] = "hf",
     mode: Annotated[str, typer.Option("--mode", help="inference or training.")] = "inference",
     dtype: Annotated[str, typer.Option("--dtype", help="f32, bf16, f16, or amp (autocast to bfloat16).")] = "f32",
     only: Annotated[str | None, typer.Option("--only", help="Models, by name, with commas between.")] = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import stat
@@ -14,9 +15,10 @@ import torch
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
-from anyxpu.bench.models import catalogue, child, sweep
+from anyxpu.bench.models import catalogue, child, small_models, sweep
 from anyxpu.bench.models.accuracy import right, tolerance
-from anyxpu.bench.models.entry import Entry, Size, scalar, tensors_of
+from anyxpu.bench.models.entry import Entry, Size, cast, scalar, tensors_of
+from anyxpu.bench.served import counters, served_since
 from anyxpu.cli import app
 
 
@@ -207,18 +209,21 @@ def test_goals_are_computed_from_the_rows() -> None:
     assert goals["warm compile over CPU Inductor's"].value is None
 
 
-def test_what_a_suite_needs_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "timm", None)
+@pytest.mark.parametrize("suite", ["timm", "torchbench"])
+def test_what_a_suite_needs_is_said(suite: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("timm", "torchvision"):
+        monkeypatch.setitem(sys.modules, name, None)
     catalogue.entries.cache_clear()
-    done = CliRunner().invoke(app, ["bench", "models", "--suite", "timm"])
+    done = CliRunner().invoke(app, ["bench", "models", "--suite", suite])
     assert done.exit_code == 1
-    assert "pip install --no-deps timm" in done.output
+    said = " ".join(done.output.split())
+    assert f"the suite {suite} needs" in said and "pip install --no-deps -r requirements/models.txt" in said
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--suite", "nlp"], "none of hf, timm, llm"),
+        (["--suite", "nlp"], "none of hf, timm, torchbench, llm"),
         (["--dtype", "f64"], "none of f32, bf16"),
         (["--shard", "3/2"], "is not i/n"),
         (["--only", "NoSuchModel"], "no model NoSuchModel"),
@@ -233,7 +238,58 @@ def test_what_there_is_not_is_refused_at_once(words: list[str], said: str) -> No
 
 def test_the_suites_have_the_models_that_were_asked_for() -> None:
     assert len(catalogue.entries("hf")) >= 40
-    assert {"LlamaForCausalLM", "MixtralForCausalLM", "MambaForCausalLM"} <= set(catalogue.entries("llm"))
+    llm = catalogue.entries("llm")
+    assert {"LlamaForCausalLM", "MixtralForCausalLM", "MambaForCausalLM", "LlamaForCausalLM-decode"} <= set(llm)
+
+
+@pytest.mark.parametrize(("suite", "least"), [("timm", 55), ("torchbench", 30)])
+def test_the_suites_of_packages_have_the_models_that_were_asked_for(suite: str, least: int) -> None:
+    for package in ("timm", "torchvision", "diffusers", "torch_geometric"):
+        pytest.importorskip(package, exc_type=Exception)
+    catalogue.entries.cache_clear()
+    assert len(catalogue.entries(suite)) >= least
+
+
+SMALL: dict[str, tuple[nn.Module, dict[str, Tensor]]] = {
+    "dcgan": (small_models.Discriminator(4), {"images": torch.randn(2, 3, 64, 64)}),
+    "dlrm": (
+        small_models.Dlrm(2, 50),
+        {"dense": torch.randn(4, 512), "bags": torch.randint(0, 50, (2, 4, 3))},
+    ),
+    "recommender": (small_models.Recommender(60), {"ratings": torch.randn(3, 60)}),
+    "unet": (small_models.UNet((4, 6, 8)), {"images": torch.randn(1, 3, 21, 30)}),
+    "actor": (small_models.Actor(32), {"states": torch.randn(5, 3)}),
+    "lennard_jones": (small_models.LennardJones(), {"offsets": torch.randn(7, 3)}),
+    "nanogpt": (
+        small_models.NanoGpt(90, 16, 128, 1),
+        {"input_ids": torch.randint(0, 90, (2, 9)), "labels": torch.randint(0, 90, (2, 9))},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_models_that_no_package_has_are_the_cpus_compiled_too(name: str) -> None:
+    module, inputs = SMALL[name]
+    there, given = copy.deepcopy(module).xpu(), cast(inputs, torch.float32, "xpu")
+    torch._dynamo.reset()
+    before = counters()
+    want = tensors_of(module(**inputs))
+    for found in (there(**given), torch.compile(there)(**given)):
+        for a, b in zip(tensors_of(found), want, strict=True):
+            torch.testing.assert_close(a.cpu(), b, rtol=2e-4, atol=2e-5)
+    assert not served_since(before, "host")
+
+
+def test_a_token_more_is_what_the_whole_sequence_has_there() -> None:
+    entry = catalogue.find("llm", "Qwen3ForCausalLM-decode")
+    decoding = entry.make().eval()
+    words = torch.randint(5, 32000, (1, 9))
+    with torch.no_grad():
+        whole = decoding.model(words, use_cache=True)
+        pairs = [(layer.keys[:, :, :-1], layer.values[:, :, :-1]) for layer in whole.past_key_values.layers]
+        logits, *kept = decoding(words[:, -1:], pairs)
+    torch.testing.assert_close(logits[:, 0], whole.logits[:, -1], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(kept[-1], whole.past_key_values.layers[-1].values[:, :, -1:], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["DistilBertForMaskedLM", "T5Small"])

@@ -10,6 +10,7 @@ from anyxpu.bench.models.entry import Entry
 SUITES = {
     "hf": "anyxpu.bench.models.hf",
     "timm": "anyxpu.bench.models.timm_suite",
+    "torchbench": "anyxpu.bench.models.torchbench",
     "llm": "anyxpu.bench.models.llm",
 }
 """Suite -> the module whose ``entries()`` are its models."""

@@ -9,10 +9,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import torch
-from torch import nn
-
-from anyxpu.bench.models.entry import Entry, Inputs, Size
+from anyxpu.bench.models.entry import Entry, Size
+from anyxpu.bench.models.packages import tokens, transformer
 
 # Of upstream's sizes a share: a step of two cores in seconds.
 _SMALL = Size(1, 128)
@@ -86,63 +84,21 @@ _COSINE = ("DebertaV2ForQuestionAnswering",)
 _INFERENCE_ALONE = ("M2M100ForConditionalGeneration", "XGLMForCausalLM", "MBartForConditionalGeneration")
 
 
-def _build(name: str) -> nn.Module:
-    import transformers
-
-    named, options, _ = _MODELS[name]
-    kind = getattr(transformers, named or name)
-    config = kind.config_class(**options)
-    # A model that drops at random differs from every other side; a cache is no part of a forward call's result.
-    for each in (config, *(getattr(config, part) for part in ("encoder", "decoder") if hasattr(config, part))):
-        for key, value in vars(each).items():
-            if "dropout" in key or key.endswith(("pdrop", "layerdrop")):
-                setattr(each, key, 0.0 if isinstance(value, float) else value)
-        if hasattr(each, "use_cache"):
-            each.use_cache = False
-    # transformers takes a loss by the class's name, and warns where that says nothing, which breaks a graph.
-    if named.endswith("LMHeadModel") or name.endswith("LMHeadModel"):
-        config.loss_type = "ForCausalLM"
-    return kind(config)
-
-
-def _inputs(name: str, g: torch.Generator, size: Size) -> Inputs:
-    import transformers
-
-    named, options, _ = _MODELS[name]
-    kind = getattr(transformers, named or name)
-    vocabulary = options.get("vocab_size") or kind.config_class(**options).vocab_size
-    shape = (size.batch, size.length)
-
-    def tokens() -> torch.Tensor:
-        return torch.randint(5, vocabulary, shape, generator=g)
-
-    made: Inputs = {"input_ids": tokens()}
-    if kind.__name__.endswith("ForConditionalGeneration"):
-        made["decoder_input_ids"] = tokens()
-    if kind.__name__.startswith("LayoutLM"):
-        made["bbox"] = torch.zeros((*shape, 4), dtype=torch.long)
-    if kind.__name__.endswith("QuestionAnswering"):
-        made["start_positions"] = torch.randint(0, size.length, (size.batch,), generator=g)
-        made["end_positions"] = torch.randint(0, size.length, (size.batch,), generator=g)
-    elif kind.__name__.endswith("SequenceClassification"):
-        made["labels"] = torch.randint(0, 2, (size.batch,), generator=g)
-    else:
-        made["labels"] = tokens()
-    return made
+def _entry(name: str) -> Entry:
+    named, options, size = _MODELS[name]
+    kind = named or name
+    return Entry(
+        name=name,
+        build=functools.partial(transformer, kind, options),
+        inputs=functools.partial(tokens, kind, options),
+        small=_SMALL,
+        upstream=size,
+        tolerance=(1e-3, 2e-2) if name in _TOLERANT else None,
+        cosine=name in _COSINE,
+        training=name not in _INFERENCE_ALONE,
+    )
 
 
 def entries() -> list[Entry]:
     """All of the suite."""
-    return [
-        Entry(
-            name=name,
-            build=functools.partial(_build, name),
-            inputs=functools.partial(_inputs, name),
-            small=_SMALL,
-            upstream=size,
-            tolerance=(1e-3, 2e-2) if name in _TOLERANT else None,
-            cosine=name in _COSINE,
-            training=name not in _INFERENCE_ALONE,
-        )
-        for name, (_, _, size) in _MODELS.items()
-    ]
+    return [_entry(name) for name in _MODELS]

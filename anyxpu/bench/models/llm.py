@@ -6,9 +6,10 @@ import functools
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from anyxpu.bench.models.entry import Entry, Inputs, Size
+from anyxpu.bench.models.packages import tokens, transformer
 
 _SMALL = {
     "hidden_size": 512,
@@ -32,29 +33,61 @@ _MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-def _build(name: str) -> nn.Module:
-    import transformers
-
-    kind = getattr(transformers, name)
-    config = kind.config_class(**_MODELS[name])
-    config.use_cache = False
-    return kind(config)
+# Whose state is no list of keys and values.
+_NOT_CACHED = ("MambaForCausalLM",)
 
 
-def _inputs(name: str, g: torch.Generator, size: Size) -> Inputs:
-    shape = (size.batch, size.length)
-    return {key: torch.randint(5, 32000, shape, generator=g) for key in ("input_ids", "labels")}
+class _Decoding(nn.Module):
+    """The next token's scores from one token more and the keys and values of those before it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, ...]:
+        from transformers import DynamicCache
+
+        cache = DynamicCache(ddp_cache_data=pairs, config=self.model.config)
+        logits = self.model(input_ids, past_key_values=cache, use_cache=True).logits
+        return logits, *(part[:, :, -1:] for layer in cache.layers for part in (layer.keys, layer.values))
+
+
+def _decoding(name: str) -> nn.Module:
+    return _Decoding(transformer(name, _MODELS[name]))
+
+
+def _cached(name: str, g: torch.Generator, size: Size) -> Inputs:
+    options = _MODELS[name]
+    heads = options["num_key_value_heads"]
+    shape = (size.batch, heads, size.length, options.get("head_dim", 64))
+    pairs = [
+        (torch.randn(shape, generator=g), torch.randn(shape, generator=g)) for _ in range(options["num_hidden_layers"])
+    ]
+    return {"input_ids": torch.randint(5, 32000, (size.batch, 1), generator=g), "pairs": pairs}
 
 
 def entries() -> list[Entry]:
-    """All of the suite: whole sequences, as in training and before a first token is generated."""
-    return [
+    """All of the suite: whole sequences, as in training and before a first token is made; and ``-decode``, a token."""
+    prefill = [
         Entry(
             name=name,
-            build=functools.partial(_build, name),
-            inputs=functools.partial(_inputs, name),
+            build=functools.partial(transformer, name, options),
+            inputs=functools.partial(tokens, name, options),
             small=Size(2, 128),
             upstream=Size(4, 1024),
         )
-        for name in _MODELS
+        for name, options in _MODELS.items()
     ]
+    decode = [
+        Entry(
+            name=f"{name}-decode",
+            build=functools.partial(_decoding, name),
+            inputs=functools.partial(_cached, name),
+            small=Size(1, 128),
+            upstream=Size(4, 1024),
+            training=False,
+        )
+        for name in _MODELS
+        if name not in _NOT_CACHED
+    ]
+    return prefill + decode

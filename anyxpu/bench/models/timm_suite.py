@@ -1,17 +1,14 @@
-"""timm's models of PyTorch's dynamo benchmark (``benchmarks/dynamo/timm_models_list.txt``), with random weights.
-
-Needs timm and a torchvision that goes with the torch installed: PyPI's fails to import beside torch's CPU builds.
-"""
+"""timm's models of PyTorch's dynamo benchmark (``benchmarks/dynamo/timm_models_list.txt``), with random weights."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from anyxpu.bench.models.entry import Entry, Inputs, Size
+from anyxpu.bench.models.packages import Images, load
 
 # Name -> upstream's batch.
 _MODELS = {
@@ -96,21 +93,10 @@ _TOLERANT = (
 )
 
 
-class _Images(nn.Module):
-    """A model of timm whose input has a name."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, images: Tensor) -> Any:
-        return self.model(images)
-
-
 def _build(name: str) -> nn.Module:
     import timm
 
-    return _Images(timm.create_model(name, pretrained=False, drop_rate=0.0, drop_path_rate=None))
+    return Images(timm.create_model(name, pretrained=False, drop_rate=0.0, drop_path_rate=None))
 
 
 def _inputs(name: str, g: torch.Generator, size: Size) -> Inputs:
@@ -126,13 +112,7 @@ def entries() -> list[Entry]:
     Raises:
         ImportError: timm or torchvision is not there; it says what installs them.
     """
-    try:
-        import timm  # noqa: F401
-    except (ImportError, RuntimeError) as error:  # torchvision raises RuntimeError beside another torch
-        raise ImportError(
-            f"the suite timm needs timm and the torchvision of this torch ({error}). With torch 2.14.1: "
-            "pip install --no-deps timm==1.0.31 torchvision==0.29.1 pillow"
-        ) from error
+    load("timm", "timm")
     return [
         Entry(
             name=name,
