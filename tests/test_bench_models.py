@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import itertools
 import json
 import stat
@@ -244,8 +245,8 @@ def test_the_suites_have_the_models_that_were_asked_for() -> None:
 
 @pytest.mark.parametrize(("suite", "least"), [("timm", 55), ("torchbench", 30)])
 def test_the_suites_of_packages_have_the_models_that_were_asked_for(suite: str, least: int) -> None:
-    for package in ("timm", "torchvision", "diffusers", "torch_geometric"):
-        pytest.importorskip(package, exc_type=Exception)
+    if any(importlib.util.find_spec(name) is None for name in ("timm", "torchvision", "diffusers", "torch_geometric")):
+        pytest.skip("needs requirements/models.txt")
     catalogue.entries.cache_clear()
     assert len(catalogue.entries(suite)) >= least
 

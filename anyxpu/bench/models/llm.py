@@ -40,14 +40,15 @@ _NOT_CACHED = ("MambaForCausalLM",)
 class _Decoding(nn.Module):
     """The next token's scores from one token more and the keys and values of those before it."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
+        self.config: Any = model.config
 
     def forward(self, input_ids: Tensor, pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, ...]:
         from transformers import DynamicCache
 
-        cache = DynamicCache(ddp_cache_data=pairs, config=self.model.config)
+        cache: Any = DynamicCache(ddp_cache_data=pairs, config=self.config)
         logits = self.model(input_ids, past_key_values=cache, use_cache=True).logits
         return logits, *(part[:, :, -1:] for layer in cache.layers for part in (layer.keys, layer.values))
 

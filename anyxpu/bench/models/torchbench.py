@@ -271,8 +271,9 @@ def entries() -> list[Entry]:
     for name, (_, batch, pixels) in _TIMM.items():
         made.append(Entry(name, functools.partial(_of_timm, name), images, Size(2, pixels), Size(batch, pixels)))
     for name, (kind, options, size) in _TRANSFORMERS.items():
-        build, inputs = (functools.partial(function, kind, options) for function in (transformer, tokens))
-        made.append(Entry(name, build, inputs, Size(1, _LENGTHS.get(name, 128)), size))
+        inputs = functools.partial(tokens, kind, options)
+        module = functools.partial(transformer, kind, options)
+        made.append(Entry(name, module, inputs, Size(1, _LENGTHS.get(name, 128)), size))
     if detectors_work():
         made.append(Entry("vision_maskrcnn", _Detector, images, Size(1, 224), Size(1, 800), training=False))
     return sorted(made, key=lambda entry: entry.name.lower())
