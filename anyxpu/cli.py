@@ -219,6 +219,10 @@ def _bench_models(
     accuracy: Annotated[
         bool, typer.Option("--accuracy", help="Results alone: nothing is timed, nor compiled for the CPU.")
     ] = False,
+    profile: Annotated[
+        Path | None,
+        typer.Option("--profile", file_okay=False, help="Where a trace of one run of each compiled model goes."),
+    ] = None,
     json_file: JsonFile = None,
 ) -> None:
     """Whole models, each in a process of its own: accuracy, graph breaks, compile time, memory and speed."""
@@ -253,7 +257,7 @@ def _bench_models(
             raise typer.BadParameter(str(error), param_hint="--resume") from None
     order = sweep.Order(
         suite, mode, dtype, chosen, (int(number), int(parts)), full, rounds, time_limit, int(memory_limit * 2**30),
-        accuracy,
+        accuracy, profile,
     )  # fmt: skip
     if quick:
         order = dataclasses.replace(order, only=tuple(order.names()[:2]))

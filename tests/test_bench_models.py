@@ -81,6 +81,14 @@ def test_results_alone_take_no_time(models: None, tmp_path: Path) -> None:
     assert "times" not in row and "cold_compile_s_inductor" not in row
 
 
+def test_a_profile_says_what_the_device_did(models: None, tmp_path: Path) -> None:
+    row = measured(tmp_path, "honest", accuracy=True, profile=str(tmp_path / "traces" / "honest.json"))
+    assert row["status"] == "pass" and len(row["profile"]) >= 1
+    assert all(event["device_us"] > 0 and event["count"] >= 1 for event in row["profile"])
+    events = json.loads((tmp_path / "traces" / "honest.json").read_text())["traceEvents"]
+    assert {event["name"] for event in row["profile"]} <= {event.get("name") for event in events}
+
+
 def test_a_wrong_result_is_one(models: None, tmp_path: Path) -> None:
     row = measured(tmp_path, "liar")
     assert row["status"] == "fail_accuracy"

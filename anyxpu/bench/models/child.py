@@ -38,7 +38,7 @@ class Row:
 
 
 def main() -> None:
-    """What the order asks for: suite, name, mode, dtype, full, rounds, accuracy, compile_only; row: where it goes."""
+    """What the order asks for: suite, name, mode, dtype, full, rounds, accuracy, profile, compile_only; row: a file."""
     order = json.loads(sys.argv[1])
     row = Row(Path(order["row"]))
     try:
@@ -121,6 +121,9 @@ def _measure(order: dict[str, Any], row: Row) -> None:
     host = served_since(before, "host")
     row.put(host_operators=sum(host.values()), host_operator_names=host)
     row.put(peak_memory_bytes=torch.xpu.max_memory_allocated())
+    if order.get("profile"):
+        row.stage(f"{XPU}, profiled")
+        row.put(profile=_profile(sides[XPU], Path(order["profile"])))
 
     row.stage(XPU_EAGER)
     others = torch.xpu.memory_allocated()
@@ -158,6 +161,25 @@ def _time(order: dict[str, Any], row: Row, sides: dict[str, Any]) -> None:
         # Of each round's own pair, so that a machine whose speed drifts does not tilt it.
         pairs = zip(samples[name].seconds, samples[XPU].seconds, strict=True)
         row.put(**{f"speedup_over_{name.replace(' ', '_')}": statistics.median(a / b for a, b in pairs)})
+
+
+def _profile(side: Callable[[], Any], file: Path) -> list[dict[str, Any]]:
+    """One run's trace into a file for Perfetto or chrome://tracing; what the device did, the longest first.
+
+    Returns:
+        For each kernel, primitive, copy and fill its name, how often it ran, and its microseconds on the device.
+    """
+    import torch
+    from torch.profiler import DeviceType, ProfilerActivity, profile
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.XPU]) as recorded:
+        side()
+        torch.xpu.synchronize()
+    recorded.export_chrome_trace(str(file))
+    done = [event for event in recorded.key_averages() if event.device_type == DeviceType.XPU]
+    done.sort(key=lambda event: -event.self_device_time_total)
+    return [{"name": e.key, "count": e.count, "device_us": e.self_device_time_total} for e in done]
 
 
 def _compile_only(order: dict[str, Any], row: Row) -> None:

@@ -38,6 +38,7 @@ class Order:
         time_limit: seconds a model.
         memory_limit: bytes of resident memory a model.
         accuracy: results alone, as upstream's ``--accuracy``: nothing is timed, nor compiled for the CPU.
+        profile: a folder for a trace of each model, compiled; None: none are taken.
     """
 
     suite: str
@@ -50,6 +51,7 @@ class Order:
     time_limit: float = 1800.0
     memory_limit: int = 22 << 30
     accuracy: bool = False
+    profile: Path | None = None
 
     def names(self) -> list[str]:
         """The models to run, in the suite's order."""
@@ -137,6 +139,7 @@ def _row(order: Order, name: str) -> dict[str, Any]:
 
 def _child(order: Order, name: str, folder: Path, environment: dict[str, str], compile_only: bool) -> dict[str, Any]:
     path = folder / f"{'warm' if compile_only else 'row'}.json"
+    trace = order.profile and order.profile / f"{order.suite}-{name}-{order.mode}-{order.dtype}.json"
     words = {
         "suite": order.suite,
         "name": name,
@@ -145,6 +148,7 @@ def _child(order: Order, name: str, folder: Path, environment: dict[str, str], c
         "full": order.full,
         "rounds": order.rounds,
         "accuracy": order.accuracy,
+        "profile": trace and str(trace.absolute()),
         "row": str(path),
         "compile_only": compile_only,
     }
