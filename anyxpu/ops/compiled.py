@@ -473,13 +473,32 @@ def _path(function: str) -> str:
     return f"{into}anyxpu.ops.{function.removeprefix('into ')}"
 
 
+# Of torchvision, whose wheels have the CPU's and CUDA's and Intel's torch xpu's; there only once that is imported.
+TORCHVISION = {
+    "nms": "regions.nms",
+    "roi_align": "regions.roi_align",
+    "_roi_align_backward": "regions.roi_align_backward",
+    "roi_pool": "regions.roi_pool",
+    "_roi_pool_backward": "regions.roi_pool_backward",
+    "ps_roi_align": "regions.ps_roi_align",
+    "_ps_roi_align_backward": "regions.ps_roi_align_backward",
+    "ps_roi_pool": "regions.ps_roi_pool",
+    "_ps_roi_pool_backward": "regions.ps_roi_pool_backward",
+    "deform_conv2d": "deformable.deform_conv2d",
+    "_deform_conv2d_backward": "deformable.deform_conv2d_backward",
+}
+
+
 def register() -> None:
     """Put every operator of :data:`TABLE` on dispatch key XPU. Compiles nothing and starts no driver."""
     serve.register({name: _path(function) for name, function in TABLE.items()}, "compiled")
     serve.register({name: f"anyxpu.ops.{path}" for name, path in TORCHAO.items()}, "compiled", namespace="torchao")
+    serve.register({name: _path(path) for name, path in TORCHVISION.items()}, "compiled", namespace="torchvision")
     _define()
     serve.register({name: f"anyxpu.ops.{path}" for name, (_, path) in OWN.items()}, "compiled", namespace="anyxpu")
     for key, table in SPARSE.items():
         serve.register({name: _path(function) for name, function in table.items()}, "compiled", key=key)
     for name in TABLE:
         registry.declare(f"aten::{name}", "compiled")
+    for name in TORCHVISION:
+        registry.declare(f"torchvision::{name}", "compiled")

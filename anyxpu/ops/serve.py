@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +23,7 @@ _BY_CLASS = {
         "channels",
         "composed",
         "ctc",
+        "deformable",
         "distances",
         "drawing",
         "extremes",
@@ -34,6 +36,7 @@ _BY_CLASS = {
         "padding",
         "pooling",
         "putting",
+        "regions",
         "resizing",
         "sampling",
         "scans",
@@ -58,7 +61,7 @@ def register(
             ``out=`` form, the function of the functional one, whose results are written into ``out``.
         way: how they are counted: ``library`` or ``compiled``.
         decline: what becomes of a declined call; :func:`to_host` where None.
-        namespace: of the operators; only those of ``aten`` may be declined.
+        namespace: of the operators; there may be none of them yet.
         key: XPU for dense tensors, SparseXPU and SparseCsrXPU for sparse ones.
     """
     called = f"{namespace} {way} {key}"
@@ -67,7 +70,8 @@ def register(
     # The shim repeats calls of dense tensors without Python (shim/replay.cpp).
     library = _registered[called] = None if key == "XPU" else torch.library.Library(namespace, "IMPL", key)
     for name, function in table.items():
-        served = _served(name, function, way, decline or to_host, namespace)
+        declined = decline or functools.partial(to_host, namespace=namespace)
+        served = _served(name, function, way, declined, namespace)
         if library is None:
             lib().serve_python(namespace, name, served)
         else:
@@ -157,9 +161,10 @@ def _format(t: torch.Tensor) -> torch.memory_format:
     return torch.contiguous_format
 
 
-def to_host(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def to_host(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], namespace: str = "aten") -> Any:
     """Hand a call to the host, which computes it or raises what CPU torch raises for such operands."""
     from anyxpu.ops import host_call
 
     packet, _, overload = name.partition(".")
-    return host_call(getattr(getattr(torch.ops.aten, packet), overload or "default"), *args, **kwargs)
+    operators = getattr(torch.ops, namespace)
+    return host_call(getattr(getattr(operators, packet), overload or "default"), *args, **kwargs)
