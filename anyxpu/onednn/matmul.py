@@ -352,9 +352,16 @@ def _is_bias(problem: _Problem) -> bool:
     return math.prod(shape) == columns and (columns == 1 or (shape[-1] == columns and strides[-1] == 1))
 
 
-def _declined(a: Tensor, reason: str) -> Declined:
+def _declined(a: Tensor, reason: str, instead: str = HOST) -> Declined:
     operands = f"{str(a.dtype).removeprefix('torch.')} on {a.device}"
-    return Declined(Fallback("matmul", operands, reason))
+    return Declined(Fallback("matmul", operands, reason, instead))
+
+
+def made_of_real_ones(a: Tensor) -> bool:
+    """Is a product of this one a real product of its parts? Of complex128 on GPUs alone: float64 is the host's else."""
+    return a.dtype is torch.complex64 or (
+        a.dtype is torch.complex128 and torch.xpu.get_device_properties(a.device).type != "cpu"
+    )
 
 
 _DO_NOT_FIT = "the operands do not fit together; CPU torch says how, or computes it"
@@ -384,7 +391,8 @@ def _plan(
     dtype, device, rank = a.dtype, a.device, a.dim()
     tensors = [(t, kind) for t, kind in ((a, dtype), (b, dtype), (c, result), (out, result)) if t is not None]
     if dtype not in FLOATS:
-        return _declined(a, "products of this dtype are not asked of oneDNN")
+        instead = COMPOSED if made_of_real_ones(a) else HOST
+        return _declined(a, "products of this dtype are not asked of oneDNN", instead)
     if any(t.dtype != kind or t.device != device for t, kind in tensors):
         return _declined(a, _DO_NOT_FIT)
     if rank not in (2, 3) or b.dim() != rank or a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:

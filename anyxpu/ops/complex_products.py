@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anyxpu.onednn import matmul
 from anyxpu.ops import complex_numbers, serve
-from anyxpu.ops.launching import on_cpu
 
 Function = Callable[..., Any]
 
@@ -23,12 +23,12 @@ def _plain(t: Tensor) -> Tensor:
 
 
 def _fits(rank: int, a: Tensor, b: Tensor, c: Tensor | None = None) -> bool:
-    """Two factors of complex64; of complex128 on a GPU alone, as real products of float64 are the host's on a CPU."""
+    """Two factors that go together."""
     if a.dim() != rank or b.dim() != rank or a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
         return False
     if any((t.dtype, t.device) != (a.dtype, a.device) for t in (b, *(() if c is None else (c,)))):
         return False
-    return a.dtype is torch.complex64 or (a.dtype is torch.complex128 and not on_cpu(a.get_device()))
+    return matmul.made_of_real_ones(a)
 
 
 def _times(a: Tensor, b: Tensor) -> Tensor:
