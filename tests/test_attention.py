@@ -71,7 +71,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.rotates(5)
+@pytest.mark.rotates(8)
 @pytest.mark.not_simulated("compares results")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("kind", ["none", "causal", "bool", "float", "keys"])
@@ -145,7 +145,7 @@ def has_products(dtype: torch.dtype) -> bool:
     return attention_products.batched.product(a, a, out)
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(4)
 @pytest.mark.not_simulated("compares results")
 @pytest.mark.parametrize("most", [1 << 22, 5000])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -332,6 +332,7 @@ def test_what_is_not_a_number_stays_so(xpu, monkeypatch, products):
     assert out[0, 0, :5, 2].isinf().all() and out[0, 0, :5, :2].isfinite().all()
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("kind", ["none", "bool", "half", "float"])
 def test_keys_of_few_queries_are_cut_into_parts(xpu, monkeypatch, kind, dtype):

@@ -50,6 +50,7 @@ def on_xpu(t: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="xpu").copy_(t)
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("way", ("rows", "columns", "rows apart", "columns apart"))
 @pytest.mark.parametrize("m", (1, 2, 3, 5, 8))

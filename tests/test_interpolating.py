@@ -33,6 +33,7 @@ def test_samples(op, full):
     database.check(op, full, ("aten::upsample_bicubic2d", "aten::upsample_bicubic2d.out"), most=20)
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("name", ("upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"))
 def test_resizing(name, full):
     """Larger and smaller, by sizes and by scales, corners together or not, of both memory formats."""

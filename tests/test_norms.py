@@ -41,6 +41,7 @@ def near(got: torch.Tensor, want: torch.Tensor, dtype: torch.dtype) -> None:
         assert float((got.cpu().double() - want).abs().max()) <= BOUNDS[dtype] * scale
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
 @pytest.mark.parametrize(("shape", "last"), SHAPES, ids=str)
 @pytest.mark.parametrize("factors", ["none", "weight", "both", "f32"])
@@ -75,6 +76,7 @@ def test_layer_norm(shape, last, factors, dtype):
         near(g, w, t.dtype)
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.not_simulated("it compares numbers")
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
 @pytest.mark.parametrize(("shape", "last"), SHAPES, ids=str)

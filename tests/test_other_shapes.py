@@ -119,6 +119,7 @@ def difference(ours: Any, theirs: Any) -> str | None:
     return None
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_another_shape_is_answered_or_refused_as_the_cpu_does(xpu, name):
     op = OPERATORS[name]

@@ -70,6 +70,7 @@ def problems():
                 yield pytest.param(sequences, window, dtype, marks=marks, id=f"{i}-{window}-{dtype}")
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("sequences, window, dtype", problems())
 def test_packed_sequences_and_their_gradients(xpu, sequences, window, dtype):
     *shape, queries, keys = sequences
@@ -228,6 +229,7 @@ def jagged(parts: list[Tensor], device) -> Tensor:
     return made
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("size", [8, 20])
 @pytest.mark.parametrize("causal", [False, True])

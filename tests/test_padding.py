@@ -43,6 +43,7 @@ def layouts(x: torch.Tensor, rng: random.Random) -> torch.Tensor:
     return x
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("dims", (1, 2, 3))
 @pytest.mark.parametrize("kind", ("reflection", "replication"))
 def test_padding(kind, dims, full):

@@ -128,7 +128,7 @@ def row_id(row: pointwise.Row) -> str:
 
 
 @pytest.mark.parametrize("row", pointwise.ROWS, ids=row_id)
-@pytest.mark.rotates(4)
+@pytest.mark.rotates(6)
 def test_every_form_of_every_type_equals_the_cpus(row, full):
     """Functional, in place and into a tensor that lies otherwise; nothing on the host."""
     forms = list(pointwise.forms(row.overload))

@@ -34,7 +34,7 @@ def floats(full: bool, rng: random.Random) -> list[torch.dtype]:
     return [torch.float32, *(some if full else rng.sample(some, 1))]
 
 
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize(("dims", "mode"), [(2, 0), (2, 1), (2, 2), (3, 0), (3, 1)])
 def test_points_in_and_outside(dims, mode, full):
     """Images and grids of every layout, points within, on edges, far outside; gradients of both."""

@@ -36,7 +36,7 @@ def test_refused():
 """
 
 
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("device", ["bmg", "pvc"])
 def test_a_slice_of_the_suite_holds_on_a_simulated_gpu(device, tmp_path):

@@ -78,6 +78,7 @@ def quantized(module: nn.Module, name: str) -> nn.Module:
     return module
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.parametrize("name", EAGER)
 @torch.no_grad()
 def test_a_layer_is_as_near_as_its_format_allows(name: str, cell: Cell) -> None:  # noqa: F811
@@ -237,6 +238,7 @@ def stochastic(parameters: Any, lr: float) -> Any:
     return optim._AdamW(parameters, lr=lr)
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.full)], ids=["eager", "compiled"])
 @pytest.mark.parametrize("name", TRAINED)
 def test_training_follows_the_cpus(name: str, compiled: bool, cell: Cell) -> None:  # noqa: F811

@@ -146,7 +146,7 @@ def test_block_loads_are_used_where_they_fit(name, shape, offset, fits, way):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int8], ids=str)
 @pytest.mark.parametrize(("tile", "warps"), [((8, 16, 32), 1), ((16, 64, 32), 2), ((64, 32, 64), 8)], ids=str)
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 def test_every_tile_of_a_ragged_matrix(tile, warps, dtype):
     m, n, k = 70, 80, 208
     if dtype == torch.int8:

@@ -345,6 +345,7 @@ def dot_kernel(
 EMULATED = pytest.mark.rotates(8)  # on a CPU its compiler takes half a minute for what stands for a matrix engine
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int8], ids=str)
 @pytest.mark.parametrize("tile", [(16, 16, 16), (32, 64, 32), (64, 16, 64), (8, 16, 32)])
 @BOTH
@@ -401,6 +402,7 @@ def turned_dot_kernel(a, b, o, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr
     tl.store(o + i[:, None] * N + j[None, :], total)
 
 
+@pytest.mark.rotates(4)
 @BOTH
 @pytest.mark.parametrize("sides", ["left", "right", "both", "none"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8, torch.float64], ids=str)

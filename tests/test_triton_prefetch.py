@@ -220,6 +220,7 @@ def test_short_loops_ask_for_nothing_that_they_do_not_have(k, recording):
     check(run(recomputing, shape, {"num_stages": 4, "matrix_engine": 16}), shape, 3)
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("k", [64, 160])
 @pytest.mark.parametrize("last", [160, 2**31 - 40], ids=["", "near_the_largest_number"])
 def test_the_loops_end_is_the_end_without_a_mask_too(last, k, recording):
@@ -304,6 +305,7 @@ HALF = dict.fromkeys("abqkv", "*fp16") | {"o": "*fp32", "pages": "*i32"}
 GEMM = {"BM": 16, "BN": 16, "BK": 16}
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize(
     ("kernel", "constants", "options", "prefetches"),
     [
