@@ -30,8 +30,8 @@ def _serves(values: Tensor, rois: Tensor, height: int, width: int) -> bool:
     return rois.dim() == 2 and rois.shape[1] == 5 and (rois.dtype, rois.device) == (values.dtype, values.device)
 
 
-def _launch(kernel: str, tensors: tuple[Tensor, ...], shape: tuple[int, ...], image: tuple[int, ...], *numbers: Any,
-            **constants: Any) -> bool:  # fmt: skip
+def _launch(kernel: str, tensors: tuple[Tensor, ...], shape: tuple[int, ...], image: tuple[int, ...], *numbers: Any
+            ) -> bool:  # fmt: skip
     """Over elements of ``shape (K, CO, PH, PW)``, of images of ``image (N, C, H, W)``."""
     if max(prod(shape), prod(image)) > whole.MOST:
         return False
@@ -39,21 +39,37 @@ def _launch(kernel: str, tensors: tuple[Tensor, ...], shape: tuple[int, ...], im
     operation = whole.NAMES[_compute(tensors[0].dtype)]
     return whole.launch(
         f"regions.{kernel}", tensors, -(-prod(shape) // block), prod(shape), prod(shape), *shape[1:], *image, *numbers,
-        **constants, OP=operation, L=block,
+        OP=operation, L=block,
     )  # fmt: skip
 
 
-def _gradient(
-    kernel: str, grad: Tensor, others: tuple[Tensor, ...], image: tuple[int, ...], *numbers: Any, **constants: Any
-) -> Any:
+def _gradient(kernel: str, grad: Tensor, others: tuple[Tensor, ...], image: tuple[int, ...], *numbers: Any) -> Any:
     """A gradient of ``image (N, C, H, W)``, summed in float32 or float64 and rounded once."""
     out = torch.zeros(image, dtype=_compute(grad.dtype), device=grad.device)
     if grad.numel() and out.numel():
         tensors = (grad.contiguous(), *(t.contiguous() for t in others), out)
         shape = tuple(grad.shape)
-        if not _launch(kernel, tensors, shape, image, *numbers, **constants):
+        if not _launch(kernel, tensors, shape, image, *numbers):
             return NotImplemented
     return out.to(grad.dtype)
+
+
+def _by_channels(
+    kernel: str, tensors: tuple[Tensor, Tensor, Tensor], shape: tuple[int, ...], image: tuple[int, ...], grid: int,
+    scale: float, aligned: bool,
+) -> bool:  # fmt: skip
+    """Over bins of ``shape (K, C, PH, PW)``, all channels of each, of ``image (N, C, H, W)``."""
+    if max(prod(shape), prod(image)) > whole.MOST:
+        return False
+    (regions, channels, *pooled), (images, _, *sides) = shape, image
+    device = tensors[0].get_device()
+    lanes = launching.power_of_two(channels, 16, whole.line(device) // 2)
+    blocks = -(-channels // lanes)
+    return whole.launch(
+        f"regions.{kernel}", tensors, regions * prod(pooled) * blocks, prod(shape), channels, *pooled, blocks, images,
+        *sides, grid, scale, 0.5 if aligned else 0.0,
+        LEAST=not aligned, OP=whole.NAMES[_compute(tensors[0].dtype)], L=lanes,
+    )  # fmt: skip
 
 
 def roi_align(
@@ -67,10 +83,8 @@ def roi_align(
     out = torch.empty(shape, dtype=x.dtype, device=x.device)
     if out.numel() == 0 or x.numel() == 0:
         return out.zero_()
-    served = _launch(
-        "align", (x.contiguous(), rois.contiguous(), out), shape, tuple(x.shape), sampling_ratio, spatial_scale,
-        0.5 if aligned else 0.0, LEAST=not aligned, EACH=False,
-    )  # fmt: skip
+    tensors = (x.contiguous(memory_format=torch.channels_last), rois.contiguous(), out)
+    served = _by_channels("channels", tensors, shape, tuple(x.shape), sampling_ratio, spatial_scale, aligned)
     return out if served else NotImplemented
 
 
@@ -81,10 +95,16 @@ def roi_align_backward(
     """torchvision::_roi_align_backward."""
     if not _serves(grad, rois, pooled_height, pooled_width):
         return NotImplemented
-    return _gradient(
-        "align_backward", grad, (rois,), (batch_size, channels, height, width), sampling_ratio, spatial_scale,
-        0.5 if aligned else 0.0, LEAST=not aligned, EACH=False,
-    )  # fmt: skip
+    image = (batch_size, channels, height, width)
+    out = torch.zeros((batch_size, height, width, channels), dtype=_compute(grad.dtype), device=grad.device)
+    if grad.numel() and out.numel():
+        tensors = (grad.contiguous(), rois.contiguous(), out)
+        if not _by_channels(
+            "channels_backward", tensors, tuple(grad.shape), image, sampling_ratio, spatial_scale, aligned
+        ):
+            return NotImplemented
+    made = torch.empty(image, dtype=grad.dtype, device=grad.device)
+    return made.copy_(out.permute(0, 3, 1, 2))
 
 
 def _channels(x: Tensor, rois: Tensor, height: int, width: int) -> tuple[tuple[int, ...], Tensor] | None:
@@ -107,8 +127,7 @@ def ps_roi_align(
     if out.numel() == 0 or x.numel() == 0:
         return out.zero_(), made[1]
     served = _launch(
-        "align", (x.contiguous(), rois.contiguous(), out), made[0], tuple(x.shape), sampling_ratio, spatial_scale, 0.5,
-        LEAST=False, EACH=True,
+        "align", (x.contiguous(), rois.contiguous(), out), made[0], tuple(x.shape), sampling_ratio, spatial_scale, 0.5
     )  # fmt: skip
     return (out, made[1]) if served else NotImplemented
 
@@ -121,8 +140,7 @@ def ps_roi_align_backward(
     if not _serves(grad, rois, pooled_height, pooled_width):
         return NotImplemented
     return _gradient(
-        "align_backward", grad, (rois,), (batch_size, channels, height, width), sampling_ratio, spatial_scale, 0.5,
-        LEAST=False, EACH=True,
+        "align_backward", grad, (rois,), (batch_size, channels, height, width), sampling_ratio, spatial_scale, 0.5
     )  # fmt: skip
 
 

@@ -58,15 +58,82 @@ def _between(place, size):
 
 
 @triton.jit
-def align(
-    x, rois, out, N, CO, PH, PW, IMAGES, C, H, W, GRID, SCALE, SHIFT,
-    LEAST: tl.constexpr, EACH: tl.constexpr, OP: tl.constexpr, L: tl.constexpr,
-):  # fmt: skip
-    """Means of samples between pixels. ``LEAST``: regions are a pixel long at least, and no sample is no NaN."""
-    at, inside, k, c, ph, pw = _place(N, CO, PH, PW, EACH, L)
-    plane, there = _plane(rois, k, c, inside, IMAGES, C, H, W)
+def _bin(rois, PH, PW, BLOCKS, IMAGES, C, H, W, GRID, SCALE, SHIFT, LEAST: tl.constexpr, OP: tl.constexpr,
+         L: tl.constexpr):  # fmt: skip
+    """What a program of all channels of one bin needs to know, and where its samples lie."""
+    block, at = tl.program_id(0) % BLOCKS, tl.program_id(0) // BLOCKS
+    pw, ph, k = at % PW, (at // PW) % PH, at // (PW * PH)
+    lane = block * L + tl.arange(0, L)
+    image = tl.load(rois + k * 5).to(tl.int32)
+    there = (image >= 0) & (image < IMAGES)
+    first = tl.where(there, image, 0).to(tl.int64) * H * W * C
     top, high, rows = _span(rois, k, 2, ph, PH, there, GRID, SCALE, SHIFT, LEAST, OP)
     left, wide, columns = _span(rois, k, 1, pw, PW, there, GRID, SCALE, SHIFT, LEAST, OP)
+    element = (k.to(tl.int64) * C + lane) * (PH * PW) + ph * PW + pw
+    return lane, lane < C, first, element, top, high, rows, left, wide, columns
+
+
+@triton.jit
+def channels(
+    x, rois, out, C, PH, PW, BLOCKS, IMAGES, H, W, GRID, SCALE, SHIFT,
+    LEAST: tl.constexpr, OP: tl.constexpr, L: tl.constexpr,
+):  # fmt: skip
+    """Means of samples between pixels, of all channels of a bin by a program: ``x (N, H, W, C)``.
+
+    ``LEAST``: regions are a pixel long at least. Grid: bins x blocks of channels, those first.
+    """
+    lane, inside, first, element, top, high, rows, left, wide, columns = _bin(
+        rois, PH, PW, BLOCKS, IMAGES, C, H, W, GRID, SCALE, SHIFT, LEAST, OP, L
+    )
+    total = tl.zeros((L,), OP)
+    for i in range(rows):
+        y, y_next, y_share, y_near = _between(top + (i + 0.5) * high / rows, H)
+        for j in range(columns):
+            x_, x_next, x_share, x_near = _between(left + (j + 0.5) * wide / columns, W)
+            if y_near & x_near:
+                upper, lower = x + first + y * W * C + lane, x + first + y_next * W * C + lane
+                a = tl.load(upper + x_ * C, mask=inside, other=0).to(OP)
+                b = tl.load(upper + x_next * C, mask=inside, other=0).to(OP)
+                c = tl.load(lower + x_ * C, mask=inside, other=0).to(OP)
+                d = tl.load(lower + x_next * C, mask=inside, other=0).to(OP)
+                above, below = a + (b - a) * x_share, c + (d - c) * x_share
+                total += above + (below - above) * y_share
+    tl.store(out + element, total / tl.maximum(rows * columns, 1), mask=inside)
+
+
+@triton.jit
+def channels_backward(
+    grad, rois, out, C, PH, PW, BLOCKS, IMAGES, H, W, GRID, SCALE, SHIFT,
+    LEAST: tl.constexpr, OP: tl.constexpr, L: tl.constexpr,
+):  # fmt: skip
+    """The gradient of :func:`channels`, added to ``out (N, H, W, C)`` of OP."""
+    lane, inside, first, element, top, high, rows, left, wide, columns = _bin(
+        rois, PH, PW, BLOCKS, IMAGES, C, H, W, GRID, SCALE, SHIFT, LEAST, OP, L
+    )
+    share = tl.load(grad + element, mask=inside, other=0).to(OP) / tl.maximum(rows * columns, 1)
+    for i in range(rows):
+        y, y_next, y_share, y_near = _between(top + (i + 0.5) * high / rows, H)
+        for j in range(columns):
+            x_, x_next, x_share, x_near = _between(left + (j + 0.5) * wide / columns, W)
+            if y_near & x_near:
+                upper, lower = out + first + y * W * C + lane, out + first + y_next * W * C + lane
+                above, below = share * (1.0 - y_share), share * y_share
+                tl.atomic_add(upper + x_ * C, above * (1.0 - x_share), mask=inside)
+                tl.atomic_add(upper + x_next * C, above * x_share, mask=inside)
+                tl.atomic_add(lower + x_ * C, below * (1.0 - x_share), mask=inside)
+                tl.atomic_add(lower + x_next * C, below * x_share, mask=inside)
+
+
+@triton.jit
+def align(
+    x, rois, out, N, CO, PH, PW, IMAGES, C, H, W, GRID, SCALE, SHIFT,
+    OP: tl.constexpr, L: tl.constexpr,
+):  # fmt: skip
+    """Means of samples between pixels, each bin of its own channel; of no sample, NaN as torchvision's."""
+    at, inside, k, c, ph, pw = _place(N, CO, PH, PW, True, L)
+    plane, there = _plane(rois, k, c, inside, IMAGES, C, H, W)
+    top, high, rows = _span(rois, k, 2, ph, PH, there, GRID, SCALE, SHIFT, False, OP)
+    left, wide, columns = _span(rois, k, 1, pw, PW, there, GRID, SCALE, SHIFT, False, OP)
     total = tl.zeros((L,), OP)
     for i in range(tl.max(rows, 0)):
         y, y_next, y_share, y_near = _between(top + (i + 0.5) * high / rows, H)
@@ -79,22 +146,19 @@ def align(
             d = tl.load(x + plane + y_next * W + x_next, mask=taken, other=0).to(OP)
             upper, lower = a + (b - a) * x_share, c_ + (d - c_) * x_share
             total += tl.where(taken, upper + (lower - upper) * y_share, 0.0)
-    count = rows * columns
-    if not EACH:
-        count = tl.maximum(count, 1)
-    tl.store(out + at, tl.where(there, total / count, 0.0), mask=inside)
+    tl.store(out + at, tl.where(there, total / (rows * columns), 0.0), mask=inside)
 
 
 @triton.jit
 def align_backward(
     grad, rois, out, N, CO, PH, PW, IMAGES, C, H, W, GRID, SCALE, SHIFT,
-    LEAST: tl.constexpr, EACH: tl.constexpr, OP: tl.constexpr, L: tl.constexpr,
+    OP: tl.constexpr, L: tl.constexpr,
 ):  # fmt: skip
     """The gradient of :func:`align`, added to ``out`` of OP."""
-    at, inside, k, c, ph, pw = _place(N, CO, PH, PW, EACH, L)
+    at, inside, k, c, ph, pw = _place(N, CO, PH, PW, True, L)
     plane, there = _plane(rois, k, c, inside, IMAGES, C, H, W)
-    top, high, rows = _span(rois, k, 2, ph, PH, there, GRID, SCALE, SHIFT, LEAST, OP)
-    left, wide, columns = _span(rois, k, 1, pw, PW, there, GRID, SCALE, SHIFT, LEAST, OP)
+    top, high, rows = _span(rois, k, 2, ph, PH, there, GRID, SCALE, SHIFT, False, OP)
+    left, wide, columns = _span(rois, k, 1, pw, PW, there, GRID, SCALE, SHIFT, False, OP)
     share = tl.load(grad + at, mask=inside, other=0).to(OP) / tl.maximum(rows * columns, 1)
     for i in range(tl.max(rows, 0)):
         y, y_next, y_share, y_near = _between(top + (i + 0.5) * high / rows, H)

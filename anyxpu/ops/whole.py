@@ -37,6 +37,8 @@ _TAKES = {
     "distances.backward": "iii#",
     "regions.align": "i" * 9 + "##",
     "regions.align_backward": "i" * 9 + "##",
+    "regions.channels": "i" * 8 + "##",
+    "regions.channels_backward": "i" * 8 + "##",
     "regions.pool": "i" * 8 + "#",
     "regions.pool_backward": "i" * 8,
     "regions.mean": "i" * 8 + "#",
