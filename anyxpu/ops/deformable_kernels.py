@@ -57,11 +57,11 @@ def _four(x, i, j, W, inside, a, b, c, d, OP: tl.constexpr):
 
 
 @triton.jit
-def columns(
-    x, offset, mask, out, COUNT, N, C, H, W, KW, TAPS, OH, OW, GROUPS, SY, SX, PY, PX, DY, DX,
+def _element(
+    offset, mask, COUNT, N, C, H, W, KW, TAPS, OH, OW, GROUPS, SY, SX, PY, PX, DY, DX,
     MASKED: tl.constexpr, OP: tl.constexpr, L: tl.constexpr,
 ):  # fmt: skip
-    """Every window's pixels. Elements are counted as ``out`` has them."""
+    """Of each lane the column's element, whether there is one, its plane, its place, whether that is near the image."""
     at = tl.program_id(0) * L + tl.arange(0, L)
     inside = at < COUNT
     points = OH * OW
@@ -73,9 +73,20 @@ def columns(
         MASKED, OP,
     )  # fmt: skip
     near = inside & (place_y > -1.0) & (place_x > -1.0) & (place_y < H) & (place_x < W)
+    return at, inside, n * C + c, place_y, place_x, factor, near
+
+
+@triton.jit
+def columns(
+    x, offset, mask, out, COUNT, N, C, H, W, KW, TAPS, OH, OW, GROUPS, SY, SX, PY, PX, DY, DX,
+    MASKED: tl.constexpr, OP: tl.constexpr, L: tl.constexpr,
+):  # fmt: skip
+    """Every window's pixels. Elements are counted as ``out`` has them."""
+    at, inside, plane, place_y, place_x, factor, near = _element(
+        offset, mask, COUNT, N, C, H, W, KW, TAPS, OH, OW, GROUPS, SY, SX, PY, PX, DY, DX, MASKED, OP, L
+    )
     i, j, fy, fx, a, b, c_, d = _corners(place_y, place_x, H, W)
-    plane = x + (n * C + c).to(tl.int64) * H * W
-    v1, v2, v3, v4 = _four(plane, i, j, W, near, a, b, c_, d, OP)
+    v1, v2, v3, v4 = _four(x + plane.to(tl.int64) * H * W, i, j, W, near, a, b, c_, d, OP)
     upper, lower = v1 * (1.0 - fx) + v2 * fx, v3 * (1.0 - fx) + v4 * fx
     value = upper * (1.0 - fy) + lower * fy
     tl.store(out + at, factor * tl.where(near, value, 0.0), mask=inside)
@@ -87,20 +98,12 @@ def spread(
     MASKED: tl.constexpr, OP: tl.constexpr, L: tl.constexpr,
 ):  # fmt: skip
     """The gradient of :func:`columns` to the image, added to ``out (N, C, H, W)`` of OP."""
-    at = tl.program_id(0) * L + tl.arange(0, L)
-    inside = at < COUNT
-    points = OH * OW
-    p, n = at % points, (at // points) % N
-    tap, c = (at // (points * N)) % TAPS, at // (points * N * TAPS)
-    group = c // (C // GROUPS)
-    place_y, place_x, factor, _, _ = _moved(
-        offset, mask, n, group, tap, p, p // OW, p % OW, inside, KW, GROUPS, TAPS, points, SY, SX, PY, PX, DY, DX,
-        MASKED, OP,
-    )  # fmt: skip
-    near = inside & (place_y > -1.0) & (place_x > -1.0) & (place_y < H) & (place_x < W)
+    at, inside, plane, place_y, place_x, factor, near = _element(
+        offset, mask, COUNT, N, C, H, W, KW, TAPS, OH, OW, GROUPS, SY, SX, PY, PX, DY, DX, MASKED, OP, L
+    )
     i, j, fy, fx, a, b, c_, d = _corners(place_y, place_x, H, W)
     share = tl.load(grad + at, mask=inside, other=0).to(OP) * factor
-    first = out + (n * C + c).to(tl.int64) * H * W + i * W + j
+    first = out + plane.to(tl.int64) * H * W + i * W + j
     upper, lower = share * (1.0 - fy), share * fy
     tl.atomic_add(first, upper * (1.0 - fx), mask=near & a)
     tl.atomic_add(first + 1, upper * fx, mask=near & b)
