@@ -98,10 +98,11 @@ def transformer(kind: str, options: dict[str, Any]) -> nn.Module:
                 setattr(each, key, 0.0 if isinstance(value, float) else value)
         if hasattr(each, "use_cache"):
             each.use_cache = False
+    model = found(config)
     # transformers takes a loss by the class's name, and warns where that says nothing, which breaks a graph.
     if kind.endswith("LMHeadModel"):
-        config.loss_type = "ForCausalLM"
-    return found(config)  # type: ignore[no-any-return]
+        model.loss_type = "ForCausalLM"
+    return model  # type: ignore[no-any-return]
 
 
 def tokens(kind: str, options: dict[str, Any], g: torch.Generator, size: Size) -> Inputs:
