@@ -257,6 +257,10 @@ def test_the_suites_of_packages_have_the_models_that_were_asked_for(suite: str, 
         pytest.skip("needs requirements/models.txt")
     catalogue.entries.cache_clear()
     assert len(catalogue.entries(suite)) >= least
+    with torch.device("meta"):
+        for entry in catalogue.entries(suite).values():
+            assert next(entry.build().parameters()).is_meta, entry.name
+    assert all(entry.make_inputs(False) for entry in catalogue.entries(suite).values())
 
 
 SMALL: dict[str, tuple[nn.Module, dict[str, Tensor]]] = {

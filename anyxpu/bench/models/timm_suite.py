@@ -102,7 +102,8 @@ def _build(name: str) -> nn.Module:
 def _inputs(name: str, g: torch.Generator, size: Size) -> Inputs:
     import timm
 
-    shape = timm.get_pretrained_cfg(timm.models.get_arch_name(name)).input_size
+    with torch.device("meta"):  # under an old name timm finds the model, and its configuration by the model alone
+        shape = timm.create_model(name, pretrained=False).pretrained_cfg["input_size"]
     return {"images": torch.randn(size.batch, *shape, generator=g)}
 
 
