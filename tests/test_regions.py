@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import math
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 import anyxpu
+from anyxpu.bench.models.packages import detectors_work
 
 ops = torch.ops.torchvision
 _IMAGE = "SymInt batch_size, SymInt channels, SymInt height, SymInt width"
@@ -36,14 +36,11 @@ SCHEMAS = (
     "stride_h, SymInt stride_w, SymInt pad_h, SymInt pad_w, SymInt dilation_h, SymInt dilation_w, SymInt groups, "
     "SymInt offset_groups, bool use_mask) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
-# As torchvision defines them, whose wheels do not load beside a CPU build of torch.
-DEFINED = None
-if importlib.util.find_spec("torchvision") is None:
+# As torchvision defines them, whose wheels of PyPI do not load beside a CPU build of torch.
+if not detectors_work():
     DEFINED = torch.library.Library("torchvision", "FRAGMENT")
     for schema in SCHEMAS:
         DEFINED.define(schema)
-else:
-    importlib.import_module("torchvision")
 
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12, torch.bfloat16: 2e-2, torch.float16: 3e-3}
 DTYPES = tuple(TOLERANCE)
@@ -332,6 +329,10 @@ def test_what_does_not_fit_is_no_call_of_these_kernels() -> None:
     assert pooling.roi_align(x, rois, 1.0, 0, 2, 2, True) is NotImplemented
     assert pooling.ps_roi_pool(x, rois, 1.0, 2, 3) is NotImplemented
     assert pooling.nms(rois, rois[:, 0], 0.5) is NotImplemented
+    grad = torch.randn(3, 4, 2, 2, device="xpu")  # of three regions
+    assert pooling.roi_align_backward(grad, rois, 1.0, 2, 2, 1, 4, 5, 5, 2, True) is NotImplemented
+    assert pooling.roi_pool_backward(grad, rois, grad.int(), 1.0, 2, 2, 1, 4, 5, 5) is NotImplemented
+    assert pooling.ps_roi_pool_backward(grad, rois, grad.int(), 1.0, 2, 2, 1, 16, 5, 5) is NotImplemented
     weight, bias = torch.randn(3, 4, 3, 3, device="xpu"), torch.randn(3, device="xpu")
     short = torch.zeros(1, 17, 5, 5, device="xpu")
     call = deformable.deform_conv2d(x, weight, short, short, bias, 1, 1, 1, 1, 1, 1, 1, 1, False)

@@ -30,6 +30,11 @@ def _serves(values: Tensor, rois: Tensor, height: int, width: int) -> bool:
     return rois.dim() == 2 and rois.shape[1] == 5 and (rois.dtype, rois.device) == (values.dtype, values.device)
 
 
+def _fits(grad: Tensor, rois: Tensor, height: int, width: int, channels: int) -> bool:
+    """A gradient of ``(K, channels, height, width)``."""
+    return _serves(grad, rois, height, width) and tuple(grad.shape) == (rois.shape[0], channels, height, width)
+
+
 def _launch(kernel: str, tensors: tuple[Tensor, ...], shape: tuple[int, ...], image: tuple[int, ...], *numbers: Any
             ) -> bool:  # fmt: skip
     """Over elements of ``shape (K, CO, PH, PW)``, of images of ``image (N, C, H, W)``."""
@@ -93,7 +98,7 @@ def roi_align_backward(
     channels: int, height: int, width: int, sampling_ratio: int, aligned: bool,
 ) -> Any:  # fmt: skip
     """torchvision::_roi_align_backward."""
-    if not _serves(grad, rois, pooled_height, pooled_width):
+    if not _fits(grad, rois, pooled_height, pooled_width, channels):
         return NotImplemented
     image = (batch_size, channels, height, width)
     out = torch.zeros((batch_size, height, width, channels), dtype=_compute(grad.dtype), device=grad.device)
@@ -137,7 +142,7 @@ def ps_roi_align_backward(
     sampling_ratio: int, batch_size: int, channels: int, height: int, width: int,
 ) -> Any:  # fmt: skip
     """torchvision::_ps_roi_align_backward."""
-    if not _serves(grad, rois, pooled_height, pooled_width):
+    if not _fits(grad, rois, pooled_height, pooled_width, channels // max(pooled_height * pooled_width, 1)):
         return NotImplemented
     return _gradient(
         "align_backward", grad, (rois,), (batch_size, channels, height, width), sampling_ratio, spatial_scale, 0.5
@@ -163,7 +168,7 @@ def roi_pool_backward(
     batch_size: int, channels: int, height: int, width: int,
 ) -> Any:  # fmt: skip
     """torchvision::_roi_pool_backward."""
-    if not _serves(grad, rois, pooled_height, pooled_width) or argmax.dtype is not torch.int32:
+    if not _fits(grad, rois, pooled_height, pooled_width, channels) or argmax.dtype is not torch.int32:
         return NotImplemented
     if argmax.shape != grad.shape:
         return NotImplemented
@@ -187,7 +192,7 @@ def ps_roi_pool_backward(
     batch_size: int, channels: int, height: int, width: int,
 ) -> Any:  # fmt: skip
     """torchvision::_ps_roi_pool_backward."""
-    if not _serves(grad, rois, pooled_height, pooled_width):
+    if not _fits(grad, rois, pooled_height, pooled_width, channels // max(pooled_height * pooled_width, 1)):
         return NotImplemented
     return _gradient("mean_backward", grad, (rois,), (batch_size, channels, height, width), spatial_scale)
 
