@@ -8,6 +8,7 @@ import itertools
 import json
 import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from anyxpu.bench.models.accuracy import right, tolerance
 from anyxpu.bench.models.entry import Entry, Size, cast, scalar, tensors_of
 from anyxpu.bench.served import counters, served_since
 from anyxpu.cli import app
+from anyxpu.shim import lib
 
 
 class Small(nn.Module):
@@ -46,10 +48,13 @@ def entry(name: str, lies: float = 0.0) -> Entry:
 
 
 @pytest.fixture
-def models(monkeypatch: pytest.MonkeyPatch) -> None:
+def models(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    before = lib().eager()  # a model's process is its own, and waits for kernels from some time on
     made = {"honest": entry("honest"), "liar": entry("liar", lies=0.1)}
     monkeypatch.setattr(catalogue, "entries", lambda suite: made)
     monkeypatch.setattr(sweep, "entries", lambda suite: made)
+    yield
+    lib().set_eager(before)
 
 
 def measured(tmp_path: Path, name: str, **words: Any) -> dict[str, Any]:

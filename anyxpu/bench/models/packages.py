@@ -25,8 +25,7 @@ def load(package: str, suite: str) -> Any:
         ImportError: it is not there or fails; it names the suite and what installs it.
     """
     try:
-        if package in ("timm", "torchvision", "diffusers"):  # the others import torchvision where it is installed
-            _prepare_torchvision()
+        _prepare_torchvision()  # which the others import where it is installed
         return importlib.import_module(package)
     except (ImportError, RuntimeError, OSError) as error:
         raise ImportError(
@@ -87,9 +86,7 @@ def transformer(kind: str, options: dict[str, Any]) -> nn.Module:
         kind: its class.
         options: of its configuration.
     """
-    import transformers
-
-    found = getattr(transformers, kind)
+    found = getattr(load("transformers", "hf"), kind)
     config = found.config_class(**options)
     parts = ("encoder", "decoder", "text_config", "vision_config")
     for each in (config, *(getattr(config, part) for part in parts if hasattr(config, part))):
@@ -107,9 +104,8 @@ def transformer(kind: str, options: dict[str, Any]) -> nn.Module:
 
 def tokens(kind: str, options: dict[str, Any], g: torch.Generator, size: Size) -> Inputs:
     """What a language model of transformers is given: tokens, and the labels that its head wants."""
-    import transformers
-
-    vocabulary = options.get("vocab_size") or getattr(transformers, kind).config_class(**options).vocab_size
+    config = getattr(load("transformers", "hf"), kind).config_class(**options)
+    vocabulary = options.get("vocab_size") or config.vocab_size
     shape = (size.batch, size.length)
 
     def some() -> Tensor:
