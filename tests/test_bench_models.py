@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import importlib.util
 import itertools
 import json
@@ -107,6 +108,28 @@ def test_results_are_judged_by_what_is_exact() -> None:
     assert right([expected * 1.001], [expected], [exact], 1e-2, False)
     assert not right([expected + 0.5], [expected], [exact], 1e-2, False)
     assert not right([torch.full_like(expected, float("nan"))], [expected], [exact], 1e-2, False)
+
+
+class NotInDouble(Small):
+    """What float64 cannot be had of."""
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        if x.dtype is torch.float64:
+            raise RuntimeError("expected a narrower type")
+        return super().forward(x)
+
+
+def test_without_float64_float32_is_what_16_bits_are_held_against(
+    models: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    narrow = dataclasses.replace(entry("narrow"), build=NotInDouble)
+    monkeypatch.setattr(catalogue, "entries", lambda suite: {"narrow": narrow})
+    judged = []
+    monkeypatch.setattr("anyxpu.bench.models.accuracy.right", lambda *words: judged.append(words[2]) or True)
+    for dtype in ("bf16", "f32"):
+        row = measured(tmp_path, "narrow", dtype=dtype, accuracy=True)
+        assert row["status"] == "pass" and "narrower type" in row["no_reference"]
+    assert judged[0][0].dtype is torch.float64 and judged[2] is None
 
 
 def test_a_noisy_model_is_granted_what_upstream_grants() -> None:

@@ -94,7 +94,8 @@ def _measure(order: dict[str, Any], row: Row) -> None:
     try:
         exact = side("cpu", False, "f64").results()
     except (RuntimeError, NotImplementedError) as error:  # as upstream: without it the comparison is stricter
-        exact = None
+        # Beside 16 bits float32 is as good; else what two sides differ by is all that is known.
+        exact = side("cpu", False, "f32").results(double=True) if order["dtype"] in ("bf16", "f16") else None
         row.put(no_reference=str(error)[:300])
     row.stage(EAGER)
     sides = {EAGER: side("cpu", False)}
