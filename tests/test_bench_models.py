@@ -160,7 +160,7 @@ def test_what_ends_a_process_is_a_row(
     models: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, status: str, said: str
 ) -> None:
     monkeypatch.setattr(sweep.sys, "executable", stands_for_python(tmp_path, program))
-    order = sweep.Order("hf", "inference", "f32", time_limit=8, memory_limit=512 << 20)
+    order = sweep.Order("hf", "inference", "f32", time_limit=3, memory_limit=512 << 20)
     kept = tmp_path / "kept.json"
     *_, (name, report) = sweep.run(order, None, kept)
     assert name == ""
