@@ -265,6 +265,21 @@ def test_a_region_of_no_image_is_nothing(on_device: None) -> None:
     assert ops._roi_align_backward(torch.ones(2, 4, 2, 2).xpu(), rois, 1.0, 2, 2, 2, 4, 5, 5, 2, True).sum().item() == 0
 
 
+def test_regions_without_an_end_or_a_place_end(on_device: None) -> None:
+    inf, nan = float("inf"), float("nan")
+    rois = torch.tensor(
+        [[0, 0, 0, inf, 4], [0, -inf, 1, inf, 3], [0, nan, 0, 3, 3], [nan, 0, 0, 3, 3], [0, 0, 0, 3, 3]]
+    )
+    x = torch.randn(1, 4, 5, 5)
+    for function in (ops.roi_align, ops.roi_pool, ops.ps_roi_align, ops.ps_roi_pool):
+        words = {ops.roi_align: (0, True), ops.ps_roi_align: (0,)}.get(function, ())
+        found = function(x.xpu(), rois.xpu(), 1.0, 2, 2, *words)
+        found = found[0] if isinstance(found, tuple) else found
+        alone = function(x.xpu(), rois[4:].xpu(), 1.0, 2, 2, *words)
+        assert torch.equal(found[4:], alone[0] if isinstance(alone, tuple) else alone)
+    torch.xpu.synchronize()
+
+
 def deformed(
     x: Tensor, weight: Tensor, offset: Tensor, mask: Tensor | None, bias: Tensor, stride: tuple[int, int],
     padding: tuple[int, int], dilation: tuple[int, int], groups: int, parts: int,

@@ -26,9 +26,15 @@ def _place(N, CO, PH, PW, EACH: tl.constexpr, L: tl.constexpr):
 
 
 @triton.jit
+def _whole(value):
+    """As an integer; what is beyond 2**24, infinite or no number becomes one of those far outside every image."""
+    return tl.minimum(tl.maximum(value.to(tl.float32), -16777216.0), 16777216.0).to(tl.int32)
+
+
+@triton.jit
 def _plane(rois, k, c, inside, IMAGES, C, H, W):
     """Where the image's plane begins, in elements, and whether there is such an image."""
-    image = tl.load(rois + k * 5, mask=inside, other=0).to(tl.int32)
+    image = _whole(tl.load(rois + k * 5, mask=inside, other=0))
     inside = inside & (image >= 0) & (image < IMAGES)
     return (tl.where(inside, image, 0).to(tl.int64) * C + c) * H * W, inside
 
@@ -42,7 +48,8 @@ def _span(rois, k, low: tl.constexpr, p, P, inside, GRID, SCALE, SHIFT, LEAST: t
     if LEAST:
         length = tl.maximum(length, 1.0)
     each = length / P
-    samples = tl.where(GRID > 0, GRID, libdevice.ceil(length / P).to(tl.int32))
+    # Of a region without an end no samples are taken: nothing would come to theirs.
+    samples = tl.where(GRID > 0, GRID, _whole(libdevice.ceil(tl.where(tl.abs(each) < 1e6, each, 0.0))))
     return begin + p * each, each, tl.where(inside, samples, 0)
 
 
@@ -64,7 +71,7 @@ def _bin(rois, PH, PW, BLOCKS, IMAGES, C, H, W, GRID, SCALE, SHIFT, LEAST: tl.co
     block, at = tl.program_id(0) % BLOCKS, tl.program_id(0) // BLOCKS
     pw, ph, k = at % PW, (at // PW) % PH, at // (PW * PH)
     lane = block * L + tl.arange(0, L)
-    image = tl.load(rois + k * 5).to(tl.int32)
+    image = _whole(tl.load(rois + k * 5))
     there = (image >= 0) & (image < IMAGES)
     first = tl.where(there, image, 0).to(tl.int64) * H * W * C
     top, high, rows = _span(rois, k, 2, ph, PH, there, GRID, SCALE, SHIFT, LEAST, OP)
@@ -176,7 +183,7 @@ def align_backward(
 @triton.jit
 def _nearest(value):
     """The nearest whole number; of two, the one farther from 0."""
-    return tl.where(value < 0, libdevice.ceil(value - 0.5), libdevice.floor(value + 0.5)).to(tl.int32)
+    return _whole(tl.where(value < 0, libdevice.ceil(value - 0.5), libdevice.floor(value + 0.5)))
 
 
 @triton.jit
