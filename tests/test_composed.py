@@ -106,6 +106,76 @@ def test_fake_quantization_and_its_gradient(dtype):
             near(here.grad, there.grad)
 
 
+@pytest.mark.parametrize("axis", [None, 0, 1])
+def test_fake_quantization_whose_scale_is_learnt(axis):
+    x, grad = torch.randn(5, 6, 3) * 4, torch.randn(5, 6, 3)
+    count = 1 if axis is None else x.shape[axis]
+    scale, zero = torch.rand(count) * 0.1 + 0.02, torch.rand(count) * 20 - 3
+    forward = torch._fake_quantize_learnable_per_tensor_affine
+    if axis is not None:
+        forward = torch._fake_quantize_learnable_per_channel_affine
+    results = []
+    for device in ("cpu", "xpu"):
+        leaves = [t.detach().to(device).requires_grad_() for t in (x, scale, zero)]
+        made = forward(*leaves, *(() if axis is None else (axis,)), 0, 63, 0.7)
+        made.backward(grad.to(device))
+        results.append([made, *(leaf.grad for leaf in leaves)])
+    for want, got in zip(*results, strict=True):
+        near(got, want, 1e-3)
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("per_row", [False, True])
+@pytest.mark.parametrize("shift", [0.0, 30.0, -30.0])
+def test_fake_quantization_of_a_moving_average(symmetric, per_row, shift):
+    ends = [torch.empty(0), torch.empty(0)] if per_row else [torch.tensor([math.inf]), torch.tensor([-math.inf])]
+    begin = [*ends, torch.empty(0) if per_row else torch.ones(1), torch.zeros(0 if per_row else 1, dtype=torch.int32)]
+    kept = {device: [t.clone().to(device) for t in begin] for device in ("cpu", "xpu")}
+    for observing, rounding, scale in ((1, 0, 1.0), (1, 1, 2.0), (0, 1, 5.0), (1, 1, 1e-7)):
+        x = (torch.randn(4, 3, 5) * scale + shift) * (1e-5 if scale < 1e-3 else 1)
+        made = {}
+        for device in ("cpu", "xpu"):
+            switches = [torch.tensor([value]).to(device) for value in (observing, rounding)]
+            made[device] = torch.fused_moving_avg_obs_fake_quant(
+                x.to(device), *switches, *kept[device], 0.1, 0, 127, 0, per_row, symmetric
+            )
+        near(made["xpu"], made["cpu"], 1e-4)
+        known = 4 if rounding else 2  # a scale that was never chosen is anything
+        for want, got in zip(kept["cpu"][:known], kept["xpu"][:known], strict=True):
+            near(got, want, 1e-5)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min", "prod"])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_segments_and_their_gradients(reduce, dtype):
+    data = torch.randn(2, 9, 3).round(decimals=1).to(dtype)
+    lengths = torch.tensor([[3, 0, 4, 2], [9, 0, 0, 0]])
+    for initial in (None, 0.5):
+        for options in ({"lengths": lengths, "axis": 1}, {"offsets": torch.tensor([0, 2, 2]), "axis": 0}):
+            leaves, results = [], []
+            for device in ("cpu", "xpu"):
+                leaf = (data.float() if device == "cpu" else data.to(device)).detach().clone().requires_grad_()
+                there = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in options.items()}
+                made = torch.segment_reduce(leaf, reduce, initial=initial, **there)
+                results.append(made)
+                leaves.append(leaf)
+            bound = 1e-5 if dtype is torch.float32 else 2e-2
+            near(results[1], results[0].to(dtype), bound)
+            if reduce != "prod":
+                for made, leaf in zip(results, leaves, strict=True):
+                    made.backward(torch.linspace(0.5, 2, made.numel()).view(made.shape).to(made))
+                near(leaves[1].grad, leaves[0].grad.to(dtype), bound)
+
+
+def test_dropped_by_a_mask_of_bytes():
+    x = torch.randn(3000).to("xpu")
+    made, mask = torch._fused_dropout(x, 0.75)
+    near(torch._masked_scale(x, mask, 1 / 0.75), made.cpu(), 0.0)
+    if not simulate.active():
+        assert mask.dtype is torch.uint8 and abs(mask.float().mean() - 0.75) < 0.05
+        near(made, (x * mask / 0.75).cpu(), 1e-6)
+
+
 @pytest.mark.parametrize("mode", ["sum", "mean"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_bags_and_their_gradients(mode, dtype):

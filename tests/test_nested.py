@@ -59,6 +59,79 @@ def test_strided(xpu: torch.device, name: str) -> None:
         torch.testing.assert_close(a.cpu(), b, rtol=1e-4, atol=1e-5)
 
 
+# Of two nested tensors alike, and of tables for them; differentiable in all of these.
+DIFFERENTIABLE: dict[str, Callable[..., Tensor]] = {
+    "linear": lambda n, m, w, b: torch.nn.functional.linear(n, w, b),
+    "layer_norm": lambda n, m, w, b: torch.nn.functional.layer_norm(n, (4,), w[0], b),
+    "matmul": lambda n, m, w, b: torch.matmul(n, m.transpose(1, 2)),
+    "bmm": lambda n, m, w, b: torch.bmm(n, m.transpose(1, 2)),
+    "softmax": lambda n, m, w, b: torch.softmax(n * m, -1),
+    "softmax_of_lengths": lambda n, m, w, b: torch.softmax(torch.matmul(n, m.transpose(1, 2)), -1),
+    "gelu": lambda n, m, w, b: torch.nn.functional.gelu(n) + m,
+    "silu": lambda n, m, w, b: torch.nn.functional.silu(n) - m,
+    "relu": lambda n, m, w, b: torch.relu(n) * 3,
+    "sum": lambda n, m, w, b: (n * m).sum(-1, keepdim=True),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_strided_and_its_gradients_on_the_device(xpu: torch.device, no_host: None, name: str) -> None:
+    given = [parts(3, 5, 1), parts(3, 5, 1)]
+    dense = [torch.randn(4, 4), torch.randn(4)]
+    results = []
+    for device in (torch.device("cpu"), xpu):
+        leaves = [torch.nested.nested_tensor(p, device=device, requires_grad=True) for p in given]
+        leaves += [t.detach().to(device).requires_grad_() for t in dense]
+        made = DIFFERENTIABLE[name](*leaves)
+        padded = torch.nested.to_padded_tensor(made, 0.0)
+        grads = torch.autograd.grad(padded.square().sum(), leaves, allow_unused=True)
+        results.append([padded.detach(), *(t for grad in grads if grad is not None for t in flat(grad))])
+    assert len(results[0]) == len(results[1]) > 1
+    for want, got in zip(*results, strict=True):
+        assert got.device.type == "xpu"
+        torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-4)
+
+
+def test_strided_of_indices_and_dropped(xpu: torch.device, no_host: None) -> None:
+    table, rows = torch.randn(9, 4), [torch.tensor([1, 8, 3]), torch.tensor([0])]
+    found = torch.nn.functional.embedding(torch.nested.nested_tensor(rows, device=xpu), table.to(xpu))
+    for got, at in zip(found.unbind(), rows, strict=True):
+        assert torch.equal(got.cpu(), table[at])
+    ones = torch.nested.nested_tensor([torch.ones(500, 4), torch.ones(300, 4)], device=xpu)
+    kept = torch.cat([t.flatten() for t in torch.nn.functional.dropout(ones, 0.25).unbind()]).cpu()
+    assert sorted(kept.unique().tolist()) == pytest.approx([0, 4 / 3])
+    assert abs((kept == 0).float().mean() - 0.25) < 0.04
+
+
+def test_padded_of_more_than_two_dimensions_and_back(xpu: torch.device, no_host: None) -> None:
+    given = [torch.randn(2, 3, 4), torch.randn(5, 1, 4)]
+    n = torch.nested.nested_tensor(given, device=xpu)
+    padded = torch.nested.to_padded_tensor(n, 7.0, (2, 6, 3, 5))
+    want = torch.nested.to_padded_tensor(torch.nested.nested_tensor(given), 7.0, (2, 6, 3, 5))
+    assert torch.equal(padded.cpu(), want)
+    for got, part in zip(torch._nested_from_padded_and_nested_example(padded, n).unbind(), given, strict=True):
+        assert torch.equal(got.cpu(), part)
+    heads, sizes = torch.randn(2, 3, 4, 5), torch.tensor([[4, 15], [2, 15]])
+    want = torch._nested_from_padded(heads, sizes, True)
+    for got, part in zip(torch._nested_from_padded(heads.to(xpu), sizes, True).unbind(), want.unbind(), strict=True):
+        assert torch.equal(got.cpu(), part)
+
+
+def test_of_a_mask(xpu: torch.device, no_host: None) -> None:
+    x, lengths = torch.randn(3, 5, 4), torch.tensor([2, 5, 1])
+    mask = torch.arange(5) < lengths[:, None]
+    aligned = torch._nested_tensor_from_mask_left_aligned
+    assert aligned(x.to(xpu), mask.to(xpu)) and not aligned(x.to(xpu), ~mask.to(xpu))
+    for got, part, n in zip(torch._nested_tensor_from_mask(x.to(xpu), mask.to(xpu)).unbind(), x, lengths, strict=True):
+        assert torch.equal(got.cpu(), part[:n])
+    with pytest.raises(RuntimeError, match="left-aligned"):
+        torch._nested_tensor_from_mask(x.to(xpu), ~mask.to(xpu))
+    with pytest.raises(RuntimeError, match="Bool"):
+        torch._nested_tensor_from_mask(x.to(xpu), mask.int().to(xpu))
+    empty = torch._nested_tensor_from_mask(x.to(xpu), torch.zeros_like(mask).to(xpu))
+    assert [tuple(t.shape) for t in empty.unbind()] == [(0, 4)] * 3
+
+
 def test_to_and_from_the_device_and_printed(xpu: torch.device) -> None:
     given = parts(2, 4)
     moved = torch.nested.nested_tensor(given).to(xpu)

@@ -54,6 +54,24 @@ def test_four_bits(rows, dtype):
             check(aten._weight_int4pack_mm_with_scales_and_zeros(*operands), x.double() @ meant.t(), dtype)
 
 
+@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
+@pytest.mark.parametrize("rows", [1, 5, 40])
+def test_four_bits_with_scales_and_zeros_in_pairs(rows, dtype):
+    n, k, group = 24, 128, 32
+    (pairs, scales, _), _ = four_bits(n, k, group, dtype)
+    zeros = torch.randn_like(scales)
+    numbers = torch.stack([pairs & 15, pairs >> 4], -1).view(n, k // group, group).double()
+    meant = (numbers - 8) * scales.t().double()[..., None] + zeros.t().double()[..., None]
+    x = torch.randn(rows, k, dtype=dtype)
+    both = torch.stack([scales, zeros], -1).xpu()
+    for packed in (aten._convert_weight_to_int4pack(pairs.xpu(), 8), pairs.xpu()):
+        check(torch._weight_int4pack_mm(x.xpu(), packed, group, both), x.double() @ meant.view(n, k).t(), dtype)
+    with pytest.raises(RuntimeError, match="group sizes of 16"):
+        torch._weight_int4pack_mm(x.xpu(), packed, 24, both)
+    with pytest.raises(RuntimeError, match="scales and zeros of shape"):
+        torch._weight_int4pack_mm(x.xpu(), packed, 64, both)
+
+
 @pytest.mark.rotates(3)
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
 @pytest.mark.parametrize("rows", ROWS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from anyxpu.ops import registry, serve
+from anyxpu.ops import other_layouts, registry, serve
 
 # Operator -> the function of this folder that serves it, imported at the first call. argsort, msort, sort without
 # `stable`, randint, rand, randn and the like are torch's compositions of these.
@@ -179,6 +179,8 @@ TABLE: dict[str, str] = {
     "_pdist_forward": "distances.pdist",
     "_pdist_backward": "distances.pdist_backward",
     "native_dropout": "random.dropout",
+    "_fused_dropout": "random.fused_dropout",
+    "_masked_scale": "random.masked_scale",
     "embedding_dense_backward": "indexing.embedding_dense_backward",
     "index.Tensor": "taking.index",
     "index.Tensor_out": "into taking.index",
@@ -321,6 +323,13 @@ TABLE: dict[str, str] = {
     "fake_quantize_per_tensor_affine_cachemask": "fake_quantizing.by_tensor",
     "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams": "fake_quantizing.by_tensors",
     "fake_quantize_per_channel_affine_cachemask": "fake_quantizing.by_channel",
+    "_fake_quantize_learnable_per_tensor_affine": "fake_quantizing.learnable_by_tensor",
+    "_fake_quantize_learnable_per_tensor_affine_backward": "fake_quantizing.learnable_by_tensor_backward",
+    "_fake_quantize_learnable_per_channel_affine": "fake_quantizing.learnable_by_channel",
+    "_fake_quantize_learnable_per_channel_affine_backward": "fake_quantizing.learnable_by_channel_backward",
+    "_fused_moving_avg_obs_fq_helper": "fake_quantizing.by_moving_average",
+    "segment_reduce": "segments.segment_reduce",
+    "_segment_reduce_backward": "segments.segment_reduce_backward",
     "_embedding_bag": "bags.embedding_bag",
     "_embedding_bag_forward_only": "bags.embedding_bag_forward_only",
     "_embedding_bag_backward": "bags.backward",
@@ -417,6 +426,7 @@ TABLE: dict[str, str] = {
     "_efficient_attention_forward": "packed_attention.efficient_forward",
     "_efficient_attention_backward": "packed_attention.efficient_backward",
     "_convert_weight_to_int4pack": "weight_only.convert_weight_to_int4pack",
+    "_weight_int4pack_mm": "weight_only.int4pack_mm_of_pairs",
     "_weight_int4pack_mm_with_scales_and_zeros": "weight_only.int4pack_mm",
     "_weight_int8pack_mm": "weight_only.int8pack_mm",
     "_scaled_mm": "scaled.scaled_mm",
@@ -425,28 +435,15 @@ TABLE: dict[str, str] = {
     "_scaled_mm_v2.out": "scaled.scaled_mm_v2",
     "_scaled_grouped_mm": "scaled_groups.scaled_grouped_mm",
     "_scaled_grouped_mm_v2": "scaled_groups.scaled_grouped_mm_v2",
-}
-
-# Of sparse tensors, by dispatch key: what ATen's own code for them does not do on every device (shim/sparse.cpp).
-SPARSE: dict[str, dict[str, str]] = {
-    "SparseXPU": {
-        "_coalesce": "sparse.coalesce",
-        "add.out": "sparse.add_out",
-        "mul.out": "sparse.mul_out",
-        "sparse_mask": "sparse.sparse_mask",
-        "addmm": "sparse.addmm",
-        "addmm_": "sparse.addmm_",
-        "addmm.out": "sparse.addmm_out",
-        "bmm": "sparse.bmm",
-        "bmm.out": "sparse.bmm_out",
-    },
-    "SparseCsrXPU": {
-        "_to_sparse_csr": "sparse.to_sparse_csr",
-        "_to_sparse_csc": "sparse.to_sparse_csc",
-        "addmm.out": "sparse.addmm_out",
-        "addmv.out": "sparse.addmv_out",
-        "sparse_mask": "sparse.sparse_mask",
-    },
+    "_nested_from_padded": "nested.from_padded",
+    "_nested_from_padded_and_nested_example": "nested.from_padded_like",
+    "_nested_tensor_from_mask": "nested.from_mask",
+    "_nested_tensor_from_mask_left_aligned": "nested.is_left_aligned",
+    "_masked_softmax": "encoder.masked_softmax",
+    "_masked_softmax_backward": "encoder.masked_softmax_backward",
+    "_transform_bias_rescale_qkv": "encoder.transform_bias_rescale_qkv",
+    "_native_multi_head_attention": "encoder.multi_head_attention",
+    "_transformer_encoder_layer_fwd": "encoder.encoder_layer",
 }
 
 # Defined by torchao, which has kernels of its own for other devices; registered before that is imported, if it ever is.
@@ -496,7 +493,7 @@ def register() -> None:
     serve.register({name: _path(path) for name, path in TORCHVISION.items()}, "compiled", namespace="torchvision")
     _define()
     serve.register({name: f"anyxpu.ops.{path}" for name, (_, path) in OWN.items()}, "compiled", namespace="anyxpu")
-    for key, table in SPARSE.items():
+    for key, table in other_layouts.TABLES.items():
         serve.register({name: _path(function) for name, function in table.items()}, "compiled", key=key)
     for name in TABLE:
         registry.declare(f"aten::{name}", "compiled")

@@ -137,6 +137,21 @@ def dropout(x: Tensor, p: float, train: bool | None) -> Any:
     return torch.ops.aten.native_dropout_backward(x, mask, 1 / (1 - p)), mask
 
 
+def fused_dropout(x: Tensor, p: float, generator: Generator | None = None) -> Any:
+    """aten::_fused_dropout: ``x`` with a share ``p`` of its elements kept, larger by 1 / p, and the mask, of uint8."""
+    if not x.is_floating_point() or x.numel() == 0 or not 0 < p <= 1:
+        return NotImplemented
+    mask = torch.empty_like(x, dtype=torch.uint8).bernoulli_(p, generator=generator)
+    return masked_scale(x, mask, 1 / p), mask
+
+
+def masked_scale(x: Tensor, mask: Tensor, scale: float) -> Any:
+    """aten::_masked_scale: ``x * scale`` where the mask, of uint8 or bool, is not 0, and 0 elsewhere."""
+    if not x.is_floating_point() or mask.dtype not in (torch.uint8, torch.bool) or mask.shape != x.shape:
+        return NotImplemented
+    return torch.ops.aten.native_dropout_backward(x, mask != 0, scale)
+
+
 def _integers_of(dtype: torch.dtype) -> tuple[int, int] | None:
     """The integers of a dtype that have no gaps between them, first and last; None for a dtype without."""
     if dtype is torch.bool:

@@ -59,9 +59,11 @@ def operators() -> dict[str, str]:
 def _resolve(name: str) -> str:
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     if has(name, "XPU"):
+        if name in _declared:
+            return _declared[name]
         if name.removeprefix("aten::") in lib().stubbed_composites():
             return "host"
-        return "structural" if name in _structural() else _declared.get(name, "composite")
+        return "structural" if name in _structural() else "composite"
     if has(name, _NON_FUNCTIONAL):
         # torch makes the result by empty_strided and hands it to the out= or in-place form.
         out = next((v for v in _out_variants(name) if not has(v, _NON_FUNCTIONAL)), None)

@@ -22,6 +22,10 @@ _BLOCKS = {1: 8, 2: 8, 4: 4}
 """Rows of a weight that a program of the kernel of few rows takes, by how many it multiplies them with."""
 
 
+_PACKED = (torch.int32, torch.uint32, torch.uint8)
+_GROUPS = (16, 32, 64, 128, 256)
+
+
 def _require(holds: bool, what: str, wanted: str) -> None:
     if not holds:
         raise RuntimeError(f"{what} on xpu {wanted}")
@@ -87,6 +91,40 @@ def int4pack_mm(
     _check_devices(what, self, mat2, qScale, qZeros)
     weight = Weight(mat2.contiguous(), _as(qScale, self.dtype), qZeros.contiguous(), qGroupSize)
     return _product(self, weight)
+
+
+def int4pack_mm_of_pairs(self: Tensor, mat2: Tensor, qGroupSize: int, qScaleAndZeros: Tensor) -> Tensor:
+    """aten::_weight_int4pack_mm as XPU has it: ``self @ ((q - 8) * scale + zero).t()``.
+
+    Args:
+        self: ``(m, k)``, float32, bfloat16 or float16.
+        mat2: ``(n, k / 8)``, int32 of :func:`convert_weight_to_int4pack`; or uint8 ``(n, k / 2)`` of two numbers each.
+        qGroupSize: 16, 32, 64, 128 or 256: how many along k share a scale; it divides k.
+        qScaleAndZeros: ``(k / qGroupSize, n, 2)``: the scale, and the number that four bits of 8 stand for.
+
+    Returns:
+        ``(m, n)`` of self's dtype.
+
+    Raises:
+        RuntimeError: operands that do not fit.
+    """
+    what = "_weight_int4pack_mm"
+    _check_source(self, what)
+    _require(mat2.dim() == 2 and mat2.dtype in _PACKED, what, f"wants int32 (n, k / 8) or uint8, not {_said(mat2)}")
+    _require(qGroupSize in _GROUPS, what, f"takes group sizes of {', '.join(map(str, _GROUPS))}, not {qGroupSize}")
+    packed = mat2.contiguous().view(torch.int32)
+    shape = (self.shape[1] // qGroupSize, packed.shape[0], 2)
+    fits = tuple(qScaleAndZeros.shape) == shape and qScaleAndZeros.dtype in _FLOATS
+    _require(fits, what, f"wants floating-point scales and zeros of shape {shape}, not {_said(qScaleAndZeros)}")
+    _check_devices(what, self, mat2, qScaleAndZeros)
+    scales, zeros = qScaleAndZeros.unbind(-1)
+    middle = torch.full(shape[:2], 8, dtype=torch.int8, device=self.device)
+    made = int4pack_mm(self, packed, qGroupSize, scales.contiguous(), middle)
+    if made.numel() == 0 or self.shape[1] == 0:
+        return made
+    # What the zeros add is the same for all of a group: its sum times them.
+    sums = self.reshape(self.shape[0], -1, qGroupSize).sum(-1, dtype=torch.float32)
+    return (made + sums @ zeros.float()).to(self.dtype)
 
 
 def int8pack_mm(self: Tensor, mat2: Tensor, scales: Tensor) -> Tensor:
