@@ -84,7 +84,7 @@ def _learnable(self: Tensor, scale: Tensor, zero_point: Tensor, low: int, high: 
 def learnable_by_tensor(
     self: Tensor, scale: Tensor, zero_point: Tensor, quant_min: int, quant_max: int, grad_factor: float = 1.0
 ) -> Any:
-    """aten::_fake_quantize_learnable_per_tensor_affine: :func:`by_tensor`, the zero point rounded and within the ends."""
+    """aten::_fake_quantize_learnable_per_tensor_affine: as :func:`by_tensor`, the zero point rounded and cut to fit."""
     made = _learnable(self, scale, zero_point, quant_min, quant_max, None)
     return NotImplemented if made is None else _quantized(self, made[0], made[1].round(), quant_min, quant_max)[0]
 

@@ -117,7 +117,7 @@ def linear_backward(self: Tensor, grad: Tensor, weight: Tensor, mask: Sequence[b
 
 
 def layer_norm(n: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float) -> Any:
-    """aten::native_layer_norm over the last dimensions, which all parts have in common; the means, and 1 / deviation."""
+    """aten::native_layer_norm over last dimensions that all parts have in common; the means, and 1 / deviation."""
     flat = _normed(n, shape)
     if flat is None:
         return NotImplemented
@@ -217,7 +217,14 @@ def embedding(
 
 def matmul(a: Tensor, b: Tensor) -> Any:
     """aten::matmul and aten::bmm of two nested tensors: that of each of their parts."""
-    if not a.is_nested or not b.is_nested or a.dim() < 3 or b.dim() != a.dim() or a.size(0) != b.size(0) or a.size(0) == 0:
+    if (
+        not a.is_nested
+        or not b.is_nested
+        or a.dim() < 3
+        or b.dim() != a.dim()
+        or a.size(0) != b.size(0)
+        or a.size(0) == 0
+    ):
         return NotImplemented
     parts = list(zip(a.unbind(), b.unbind(), strict=True))
     if any(x.shape[-1] != y.shape[-2] or x.shape[:-2] != y.shape[:-2] or 0 in (*x.shape, *y.shape) for x, y in parts):
@@ -301,7 +308,7 @@ def _check_mask(t: Tensor, mask: Tensor) -> None:
 
 
 def is_left_aligned(t: Tensor, mask: Tensor) -> bool:
-    """aten::_nested_tensor_from_mask_left_aligned: does each row of ``mask (N, L)`` begin with all its true elements?"""
+    """aten::_nested_tensor_from_mask_left_aligned: has each row of ``mask (N, L)`` its true elements first?"""
     _check_mask(t, mask)
     if mask.numel() == 0:
         return True

@@ -83,7 +83,8 @@ def segment_reduce(
     if indices is not None or not _fits(data, reduce, lengths, offsets, axis):
         return NotImplemented
     if lengths is not None and not unsafe:
-        if not bool(((lengths >= 0).all() & (lengths.sum(-1) == data.shape[axis]).all())):
+        fits = (lengths >= 0).all() & (lengths.sum(-1) == data.shape[axis]).all()
+        if not fits:
             return NotImplemented  # for torch's own words
     segments = _Segments(data, lengths, offsets, axis)
     way, begin = _WAYS[reduce]
