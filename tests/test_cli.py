@@ -120,6 +120,22 @@ class TestTiming:
         )
         assert events == ["wait", "run", "wait"]
 
+    def test_long_calls_end_after_three_rounds_and_run_no_call_that_is_not_timed(self, monkeypatch):
+        now, calls = [0.0], []
+        monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
+        monkeypatch.setattr(timing.time, "sleep", lambda seconds: None)
+
+        def side(seconds):
+            def run():
+                now[0] += seconds
+                calls.append(seconds)
+
+            return run
+
+        samples = timing.alternate({"long": side(8.0), "short": side(0.1)}, rounds=9, warmup=0, settle=0.1, enough=20.0)
+        assert [len(samples[name].seconds) for name in ("long", "short")] == [3, 3]
+        assert calls.count(8.0) == 4 and calls.count(0.1) == 6  # before the first timing nobody knows
+
     def test_statistics(self):
         sample = timing.Sample((4.0, 1.0, 3.0, 2.0, 5.0))
         assert (sample.median, sample.quartiles) == (3.0, (2.0, 4.0))

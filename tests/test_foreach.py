@@ -157,8 +157,12 @@ SGD = [
 ]
 
 
+ADAGRAD = [{"lr_decay": d, "weight_decay": w, "maximize": m} for d in (0, 0.2) for w in (0, 0.1) for m in (False, True)]
+KINDS = {torch.optim.Adam: ADAM, torch.optim.AdamW: ADAM, torch.optim.SGD: SGD, torch.optim.Adagrad: ADAGRAD}
+
+
 @pytest.mark.parametrize("mode", ("fused", "foreach"))
-@pytest.mark.parametrize("kind", (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD), ids=lambda k: k.__name__)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.__name__)
 def test_optimizers_step_as_the_cpus_do(kind, mode, full):
     shapes = ((3,), (5, 7), (100, 333), (2, 3, 4))
     starts = [torch.randn(s, dtype=torch.float64) for s in shapes]
@@ -166,7 +170,7 @@ def test_optimizers_step_as_the_cpus_do(kind, mode, full):
     for dtype in types(full):
         if dtype is torch.float16:
             continue
-        for options in SGD if kind is torch.optim.SGD else ADAM:
+        for options in KINDS[kind]:
             options = {"lr": 0.01, **options}
             anyxpu.ops.reset_counters()
             got = run(kind, "xpu", dtype, {**options, mode: True}, starts, gradients)
@@ -196,9 +200,10 @@ def test_a_step_is_a_few_launches():
 
 
 @pytest.mark.parametrize("fused", (False, True), ids=("foreach", "fused"))
-def test_a_scaler_leaves_out_steps_of_infinite_gradients(fused):
+@pytest.mark.parametrize("kind", (torch.optim.AdamW, torch.optim.Adagrad), ids=lambda k: k.__name__)
+def test_a_scaler_leaves_out_steps_of_infinite_gradients(fused, kind):
     layer = torch.nn.Linear(5, 3, device="xpu")
-    optimizer = torch.optim.AdamW(layer.parameters(), lr=0.1, fused=fused)
+    optimizer = kind(layer.parameters(), lr=0.1, fused=fused)
     scaler = torch.amp.GradScaler("xpu", init_scale=4.0, growth_interval=2)
     scales, moves = [], []
     for step in range(5):

@@ -56,6 +56,7 @@ def alternate(
     synchronize: Callable[[], object] = lambda: None,
     tick: Callable[[], object] = lambda: None,
     settle: float = 0.0,
+    enough: float = float("inf"),
 ) -> dict[str, Sample]:
     """Time every side ``rounds`` times, one after the other in each round, each round starting with another side.
 
@@ -66,26 +67,34 @@ def alternate(
         synchronize: waits for the device; called before each start and before each stop of the clock.
         tick: called after each round, for progress.
         settle: seconds to sleep before each timing, followed by one untimed call: threads of the side before go on
-            spinning for milliseconds after their work (GNU's OpenMP does) and would take a core from this one.
+            spinning for milliseconds after their work (GNU's OpenMP does) and would take a core from this one. A call
+            that took a second is not made for that: they are no part of it.
+        enough: seconds of timed calls after which three rounds are enough.
 
     Returns:
         seconds a call of each side.
     """
     names = list(sides)
     taken: dict[str, list[float]] = {name: [] for name in names}
+    long: set[str] = set()
     for number in range(-warmup, rounds):
+        if number >= 3 and sum(map(sum, taken.values())) * calls > enough:
+            break
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
             run = sides[name]
             if settle:
                 time.sleep(settle)
-                run()
+                if name not in long:
+                    run()
             synchronize()
             start = time.perf_counter()
             for _ in range(calls):
                 run()
             synchronize()
             elapsed = (time.perf_counter() - start) / calls
+            if elapsed * calls > 1:
+                long.add(name)
             if number >= 0:
                 taken[name].append(elapsed)
         tick()

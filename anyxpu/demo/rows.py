@@ -23,6 +23,7 @@ from anyxpu.demo.sides import Inference, Training
 
 XPU, INDUCTOR, EAGER = "xpu compiled", "cpu inductor", "cpu eager"
 TRAINING_STEPS = 3
+_ENOUGH_SECONDS = 60.0  # of timing a row: a CPU without instructions of 16 bits takes minutes a call
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,14 @@ def run_row(plan: Plan, narrator: Narrator) -> dict[str, Any]:
     row.update(errors)
     row.update(recorder.fields)
     with narrator.stage("timing, alternating"):
-        samples = alternate(sides, rounds=plan.rounds, warmup=1, synchronize=plan.synchronize, settle=SETTLE_SECONDS)
+        samples = alternate(
+            sides,
+            rounds=plan.rounds,
+            warmup=1,
+            synchronize=plan.synchronize,
+            settle=SETTLE_SECONDS,
+            enough=_ENOUGH_SECONDS,
+        )
     row["times"] = {name: {**sample.as_dict("ms"), "spread": sample.spread} for name, sample in samples.items()}
     for name in (INDUCTOR, EAGER):
         # Of each round's own pair, so that a machine whose speed drifts does not tilt it.

@@ -328,6 +328,8 @@ TABLE: dict[str, str] = {
     "_fake_quantize_learnable_per_channel_affine": "fake_quantizing.learnable_by_channel",
     "_fake_quantize_learnable_per_channel_affine_backward": "fake_quantizing.learnable_by_channel_backward",
     "_fused_moving_avg_obs_fq_helper": "fake_quantizing.by_moving_average",
+    "_fused_adagrad_": "adagrad.fused_adagrad_",
+    "_fused_adagrad_.tensor_lr": "adagrad.fused_adagrad_",
     "segment_reduce": "segments.segment_reduce",
     "_segment_reduce_backward": "segments.segment_reduce_backward",
     "_embedding_bag": "bags.embedding_bag",

@@ -48,8 +48,8 @@ def _on_buffers(overload: str) -> Callable[..., Any]:
                 if like is not None and not alike(like, value):
                     return NotImplemented
                 like = value if like is None else like
-                value = buffer_of(value)
-                if value.numel() == 0:
+                count, value = value.numel(), buffer_of(value)
+                if value.numel() != count or count == 0:  # a part of what lies there is not the whole
                     return NotImplemented
             elif isinstance(value, Tensor) and value.dim() > 0:
                 return NotImplemented

@@ -18,6 +18,7 @@ Decline = Callable[[str, tuple[Any, ...], dict[str, Any]], Any]
 _BY_CLASS = {
     f"anyxpu.ops.{module}"
     for module in (
+        "adagrad",
         "algebra",
         "bags",
         "channels",

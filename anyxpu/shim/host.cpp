@@ -22,6 +22,7 @@
 #include "shim/arguments.h"
 #include "shim/bindings.h"
 #include "shim/commands.h"
+#include "shim/host_exceptions.h"
 #include "shim/host_memory.h"
 #include "shim/host_temporaries.h"
 #include "shim/notice.h"
@@ -36,162 +37,7 @@ using c10::FunctionSchema;
 using c10::IValue;
 using c10::ScalarType;
 using torch::jit::Stack;
-
-// --- what schemas do not say --------------------------------------------------------------------------------
-
-// Arguments that torch keeps on the CPU beside tensors of another device: indices and lengths.
-const std::map<std::string, std::set<std::string>> kHostArguments = {
-    {"aten::index.Tensor", {"indices"}},
-    {"aten::index.Tensor_out", {"indices"}},
-    {"aten::index_put", {"indices"}},
-    {"aten::index_put_", {"indices"}},
-    {"aten::index_put.out", {"indices"}},
-    {"aten::_index_put_impl_", {"indices"}},
-    {"aten::_index_put_impl", {"indices"}},
-    {"aten::_index_put_impl.out", {"indices"}},
-    {"aten::_unsafe_index.Tensor", {"indices"}},
-    {"aten::_unsafe_index_put", {"indices"}},
-    {"aten::_pack_padded_sequence", {"lengths"}},
-    {"aten::_pack_padded_sequence_backward", {"batch_sizes"}},
-    {"aten::lstm.data", {"batch_sizes"}},
-    {"aten::gru.data", {"batch_sizes"}},
-    {"aten::rnn_tanh.data", {"batch_sizes"}},
-    {"aten::rnn_relu.data", {"batch_sizes"}},
-};
-
-// Results that torch keeps on the CPU.
-const std::map<std::string, std::set<size_t>> kHostResults = {
-    {"aten::_pack_padded_sequence", {1}},
-};
-
-// Arguments that are written although the schema does not say so.
-const std::map<std::string, std::set<std::string>> kWrittenUnsaid = {
-    {"aten::native_batch_norm", {"running_mean", "running_var"}},
-    {"aten::batch_norm_update_stats", {"running_mean", "running_var"}},
-};
-
-// Arguments that a CPU kernel takes to lie densely, in the memory format that `input` suggests. Who calls it sees to
-// that for CPU and CUDA tensors, and not for xpu's: Intel's kernels take any strides.
-const std::map<std::string, std::set<std::string>> kDense = {
-    {"aten::native_group_norm", {"input"}},
-    {"aten::native_group_norm.out", {"input"}},
-    {"aten::native_group_norm_backward", {"grad_out", "input"}},
-    {"aten::native_group_norm_backward.out", {"grad_out", "input"}},
-};
-
-// Matrices that lie in memory column by column on every device but the CPU, which torch's formulas of sparse tensors
-// count on.
-const std::set<std::string> kByColumns = {"aten::nonzero"};
-
-// CPU kernels that add up many elements (or multiply them) in f16 or bf16, where a sum soon stops growing. They get
-// f32.
-const std::set<std::string> kWidened = {
-    "aten::_embedding_bag_backward",
-    "aten::_embedding_bag_dense_backward",
-    "aten::_fused_sgd_",
-    "aten::_fused_sgd_.tensor_lr",
-    "aten::_index_put_impl_",
-    "aten::embedding_dense_backward",
-    "aten::grid_sampler_2d_backward",
-    "aten::grid_sampler_3d_backward",
-    "aten::histc",
-    "aten::histc.out",
-    "aten::index_add.out",
-    "aten::index_put_",
-    "aten::index_reduce.out",
-    "aten::prod",
-    "aten::prod.int_out",
-    "aten::put_",
-    "aten::reflection_pad1d_backward.grad_input",
-    "aten::reflection_pad2d_backward",
-    "aten::reflection_pad2d_backward.grad_input",
-    "aten::reflection_pad3d_backward.grad_input",
-    "aten::replication_pad1d_backward.grad_input",
-    "aten::replication_pad2d_backward",
-    "aten::replication_pad2d_backward.grad_input",
-    "aten::replication_pad3d_backward",
-    "aten::replication_pad3d_backward.grad_input",
-    "aten::segment_reduce",
-};
-
-// Types that these operators have on Intel's devices and whose CPU kernels lack them: those get the next wider one.
-// Names without overload, of functional, in-place and `out=` forms.
-const std::map<ScalarType, std::set<std::string>> kLacking = {
-    {ScalarType::ComplexHalf,
-     {"_fft_c2c",
-      "_fft_c2r",
-      "acos",
-      "acosh",
-      "addcdiv",
-      "addcmul",
-      "angle",
-      "asin",
-      "asinh",
-      "atan",
-      "atanh",
-      "cos",
-      "cosh",
-      "cumsum",
-      "cumprod",
-      "div",
-      "exp",
-      "expm1",
-      "lerp",
-      "log",
-      "log10",
-      "log1p",
-      "log2",
-      "logaddexp",
-      "mean",
-      "nansum",
-      "pow",
-      "prod",
-      "sgn",
-      "sigmoid",
-      "sigmoid_backward",
-      "sin",
-      "sinh",
-      "sqrt",
-      "rsqrt",
-      "sum",
-      "tan",
-      "tanh",
-      "trace",
-      "tanh_backward",
-      "reciprocal"}},
-    {ScalarType::Half,
-     {"_fft_c2r", "_fft_r2c", "_upsample_bicubic2d_aa", "_upsample_bicubic2d_aa_backward", "_upsample_bilinear2d_aa",
-      "_upsample_bilinear2d_aa_backward", "_upsample_lanczos2d_aa", "_upsample_lanczos2d_aa_backward", "avg_pool3d",
-      "avg_pool3d_backward", "multi_margin_loss", "multi_margin_loss_backward", "multilabel_margin_loss_forward",
-      "multilabel_margin_loss_backward", "rrelu_with_noise", "rrelu_with_noise_backward"}},
-    {ScalarType::BFloat16,
-     {"_fft_c2r", "_fft_r2c", "_upsample_bicubic2d_aa", "_upsample_bicubic2d_aa_backward", "_upsample_bilinear2d_aa",
-      "_upsample_bilinear2d_aa_backward", "_upsample_lanczos2d_aa", "_upsample_lanczos2d_aa_backward", "avg_pool3d",
-      "avg_pool3d_backward", "multi_margin_loss", "multi_margin_loss_backward", "multilabel_margin_loss_forward",
-      "multilabel_margin_loss_backward"}},
-    {ScalarType::Bool, {"abs", "trace"}},
-};
-
-// Operators that put elements elsewhere, whatever these are: unsigned integers beyond 8 bits, which few CPU kernels
-// have, go through as signed ones of the same bits.
-const std::set<std::string> kMoves = {
-    "_index_put_impl_", "flip",           "gather",        "index_copy", "index_put",
-    "index_select",     "masked_scatter", "masked_select", "put",        "roll",
-    "scatter",          "take",           "tril",          "triu",       "unfold_backward",
-    "repeat_interleave"};
-
-// The same, where only the elements' being zero or not is asked: their results are no such elements.
-const std::set<std::string> kAsks = {"count_nonzero", "nonzero", "nonzero_static"};
-
-// Operators that torch refuses where what is written overlaps what is read: an `out` that is shifted against an
-// argument, and of the second ones an argument itself too. Others are computed into new memory.
-const std::set<std::string> kApart = {"aminmax",    "bernoulli",    "cumprod",        "cumsum",       "index_add",
-                                      "index_copy", "index_reduce", "_logcumsumexp",  "logcumsumexp", "max",
-                                      "min",        "mode",         "nan_to_num",     "normal",       "renorm",
-                                      "scatter",    "scatter_add",  "scatter_reduce", "sort",         "topk"};
-const std::set<std::string> kNeverSame = {"cat",          "gather",        "index_select", "kthvalue",
-                                          "linalg_cross", "masked_select", "take"};
-const std::set<std::string> kApartFromFirst = {"addbmm", "addmm", "addmv", "baddbmm"};
+using namespace host_exceptions;  // NOLINT: tables for this file alone
 
 // A name without namespace, overload and the mark of the in-place form.
 std::string base_of(const std::string& name) {
@@ -315,9 +161,6 @@ bool is_written(const std::string& op, const c10::Argument& argument) {
   return (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) ||
          listed(kWrittenUnsaid, op, argument.name());
 }
-
-// CPU kernels that claim to work element by element at any strides, and do not.
-const std::set<std::string> kNotPointwise = {"aten::gelu.out"};
 
 // Whether the operator gets an empty tensor for this one, which it only writes. Many CPU kernels write an `out` whose
 // memory is laid out otherwise than that of a result of their own, or is an argument's too, wrongly or beyond its end.
@@ -669,24 +512,7 @@ void host_or_kernel(const c10::OperatorHandle& op, Stack* stack, void (*by_host)
 
 void host_fallback(const c10::OperatorHandle& op, Stack* stack) { host_or_kernel(op, stack, &serve_by_host); }
 
-// Operators that torch makes of others on every device and that end, with no operator between, in a table of kernels
-// where xpu has none ("DispatchStub"): the host runs all of them. tests/test_registry.py finds such.
-const std::vector<std::string>& stubbed_composites() {
-  static const auto* names = new std::vector<std::string>{"_batch_norm_no_update",
-                                                          "_batch_norm_no_update.out",
-                                                          "conj_physical_",
-                                                          "kaiser_window",
-                                                          "kaiser_window.beta",
-                                                          "kaiser_window.periodic",
-                                                          "kaiser_window.out",
-                                                          "kaiser_window.beta_out",
-                                                          "kaiser_window.periodic_out",
-                                                          "ldexp.Tensor",
-                                                          "ldexp.out",
-                                                          "ldexp_",
-                                                          "mode.values"};
-  return *names;
-}
+const std::vector<std::string>& stubbed_composites() { return kStubbedComposites; }
 
 TORCH_LIBRARY_IMPL(aten, XPU, library) {
   for (const std::string& name : stubbed_composites()) {

@@ -1,8 +1,9 @@
 // Nested tensors of the strided layout, whose elements are of different sizes and lie in one buffer.
 //
-// What only looks at the sizes, or makes a view, is ATen's own code, which asks nothing of the device; all else is
-// computed by ATen's CPU kernels on copies. (The jagged layout is made of dense tensors in Python and needs none of
-// this but for attention, which goes through the strided one.)
+// What only looks at the sizes, or makes a view, is ATen's own code, which asks nothing of the device. What is served
+// by kernels is registered over this by ops/other_layouts.py; all else is computed by ATen's CPU kernels on copies.
+// (The jagged layout is made of dense tensors in Python and needs none of this but for attention, which goes through
+// the strided one.)
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 

@@ -332,8 +332,7 @@ bool softmax_call(const Served& served, const c10::FunctionSchema& schema, at::A
   const bool log = served.kind.starts_with("log");
   const Tensor& first = given[0].toTensor();
   const int64_t given_dim = argument(schema, given, "dim")->toInt();
-  if (first.numel() > kMost || first.dim() == 0 || !c10::isFloatingType(first.scalar_type()) ||
-      type_of(first.scalar_type()) == nullptr)
+  if (first.numel() > kMost || !c10::isFloatingType(first.scalar_type()) || type_of(first.scalar_type()) == nullptr)
     return false;
   const int64_t dim = at::maybe_wrap_dim(given_dim, first.dim());
   ScalarType out_type = first.scalar_type();
@@ -361,10 +360,10 @@ bool softmax_call(const Served& served, const c10::FunctionSchema& schema, at::A
     *result = target != nullptr ? target->toTensor() : at::empty(first.sizes(), first.options().dtype(out_type));
     return true;
   }
-  const bool last = dim == first.dim() - 1;
+  const bool last = first.dim() == 0 || dim == first.dim() - 1;
   const auto rows = [&](const Tensor& t) { return (last ? t : t.transpose(dim, -1)).contiguous(); };
   const Tensor x = rows(first), y = backward ? rows(given[1].toTensor()) : Tensor();
-  const int64_t n = x.size(-1), a = x.numel() / n;
+  const int64_t n = x.dim() == 0 ? 1 : x.size(-1), a = x.numel() / n;
   constexpr int64_t kOnce = 1024;  // numbers of a row that are read once
   const bool one = n <= kOnce;
   const Tile tile = row_tile(device, n, one ? kOnce : on_cpu(device) ? 256 : 2048);
