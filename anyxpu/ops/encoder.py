@@ -112,14 +112,15 @@ class _Attention:
             and not (weight.is_nested or bias.is_nested)
         )
 
-    def projected(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+    def projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rows ``(..., D)`` -> queries, keys and values ``(..., heads, D / heads)``."""
         if query is key and key is value:
             made = functional.linear(query, self.weight, self.bias)
-            return list(made.view(*made.shape[:-1], 3, self.heads, self.size).unbind(-3))
-        parts = zip((query, key, value), self.weight.chunk(3), self.bias.chunk(3), strict=True)
-        made = [functional.linear(rows, w, b) for rows, w, b in parts]
-        return [t.view(*t.shape[:-1], self.heads, self.size) for t in made]
+            q, k, v = made.view(*made.shape[:-1], 3, self.heads, self.size).unbind(-3)
+        else:
+            parts = zip((query, key, value), self.weight.chunk(3), self.bias.chunk(3), strict=True)
+            q, k, v = (functional.linear(rows, w, b).unflatten(-1, (self.heads, self.size)) for rows, w, b in parts)
+        return q, k, v
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, excluded: Tensor | None) -> Tensor:

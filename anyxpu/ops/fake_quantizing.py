@@ -183,7 +183,8 @@ def _parameters(least: Tensor, largest: Tensor, low: int, high: int, symmetric: 
     scale = scale.clamp(min=_LEAST_SCALE)
     from_least, from_largest = low - least / scale, high - largest / scale
     nearer = (abs(low) - (least / scale).abs()) < (abs(high) - (largest / scale).abs())
-    zero = torch.where(both, (low + high) / 2.0, torch.where(nearer, from_least, from_largest))
+    asymmetric = torch.where(nearer, from_least, from_largest)
+    zero: Tensor = torch.where(both, (low + high) / 2.0, asymmetric)
     return scale, zero.round().clamp(low, high)
 
 
@@ -241,8 +242,8 @@ def by_moving_average(
         running.copy_(torch.where(on, found, now).view(running.shape))
     on = fake_quant_on.reshape(()) != 0
     by, zero = _parameters(running_min.reshape(-1), running_max.reshape(-1), quant_min, quant_max, symmetric_quant)
-    for t, value in ((scale, by), (zero_point, zero)):
-        t.copy_(torch.where(on, value, t.reshape(-1).float()).view(t.shape))
+    for t, chosen in ((scale, by), (zero_point, zero)):
+        t.copy_(torch.where(on, chosen, t.reshape(-1).float()).view(t.shape))
     shape = [1] * self.dim()
     if per_row_fake_quant:
         shape[ch_axis] = count

@@ -31,6 +31,7 @@ _BY_CLASS = {
         "extremes",
         "fake_quantizing",
         "filling",
+        "fourier",
         "interpolating",
         "jagged",
         "margins",
