@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,10 @@ import pytest
 import torch
 
 from anyxpu import simulate
+
+shared_memory = pytest.mark.skipif(
+    os.environ.get("ANYXPU_HOST_ACCESS") == "0", reason="memory that the host cannot reach is not shared by processes"
+)
 
 PROGRAM = """
 import sys
@@ -69,6 +74,7 @@ if __name__ == "__main__":
 """
 
 
+@shared_memory
 @pytest.mark.not_simulated("compares results")
 @pytest.mark.parametrize("strategy", ["file_descriptor", "file_system"])
 def test_two_processes_see_one_tensor(tmp_path: Path, strategy: str) -> None:
@@ -94,6 +100,7 @@ def test_two_processes_see_one_tensor(tmp_path: Path, strategy: str) -> None:
     ]
 
 
+@shared_memory
 def test_shared_memory_is_what_is_said_to_be_shared() -> None:
     x = torch.ones(5, device="xpu")
     view = x[1:]
@@ -107,6 +114,7 @@ def test_shared_memory_is_what_is_said_to_be_shared() -> None:
     assert not host.is_shared() and host.share_memory_().is_shared()
 
 
+@shared_memory
 @pytest.mark.not_simulated("compares results")
 def test_a_tensor_in_shared_memory_computes_and_cannot_be_resized() -> None:
     x = torch.randn(64, 64, device="xpu")
@@ -151,6 +159,7 @@ if __name__ == "__main__":
 """
 
 
+@shared_memory
 @pytest.mark.not_simulated("compares results")
 def test_a_process_that_shares_in_another_way_sends_on(tmp_path: Path) -> None:
     program = tmp_path / "program.py"

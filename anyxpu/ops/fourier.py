@@ -166,7 +166,7 @@ def c2c(self: Tensor, dim: Sequence[int], normalization: int, forward: bool) -> 
 
 
 def r2c(self: Tensor, dim: Sequence[int], normalization: int, onesided: bool) -> Any:
-    """aten::_fft_r2c: of real numbers, ``dim``'s last first; with ``onesided`` half of that, which says the rest too."""
+    """aten::_fft_r2c: of real numbers, ``dim``'s last first; with ``onesided`` the half of that which says all."""
     if not _fits(self, dim, normalization) or self.dtype not in _COMPLEX:
         return NotImplemented
     here, last, dtype = _here(self), dim[-1], _COMPLEX[self.dtype]
