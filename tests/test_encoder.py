@@ -97,6 +97,18 @@ def test_a_sequence_that_is_padding_alone_has_no_numbers() -> None:
 
 
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
+def test_a_layer_of_nested_sequences(dtype: torch.dtype) -> None:
+    model = layer(dtype, activation="gelu")
+    sequences = [torch.randn(n, WIDTH).to(dtype) for n in (4, 9, 1, 6)]
+    with torch.no_grad():
+        made = copy.deepcopy(model).to("xpu")(torch.nested.nested_tensor(sequences, device="xpu"))
+    assert made.is_nested
+    for got, sequence in zip(made.unbind(), sequences, strict=True):
+        near(got, reference(model, sequence[None], None)[0], dtype)
+
+
+@pytest.mark.not_simulated("lengths are read from the device")
+@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
 def test_an_encoder_of_sequences_of_their_own_lengths(dtype: torch.dtype) -> None:
     """TransformerEncoder makes them nested; beyond their ends it says 0."""
     stack = torch.nn.TransformerEncoder(layer(dtype), 2).eval()
