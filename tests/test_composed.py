@@ -176,7 +176,7 @@ def test_dropped_by_a_mask_of_bytes():
         near(made, (x * mask / 0.75).cpu(), 1e-6)
 
 
-@pytest.mark.parametrize("mode", ["sum", "mean"])
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_bags_and_their_gradients(mode, dtype):
     table = torch.randn(30, 8).to(dtype)

@@ -62,7 +62,7 @@ def renorm(self: Tensor, p: Number, dim: int, maxnorm: Number) -> Any:
     wide = torch.float32 if self.dtype in _NARROW else None
     size = torch.linalg.vector_norm(self, p, others, True, dtype=wide)
     factor = torch.where(size > maxnorm, maxnorm / (size + 1e-7), 1.0)
-    return (self * factor).to(self.dtype)
+    return (self * factor).to(self.dtype).contiguous()
 
 
 def renorm_(self: Tensor, p: Number, dim: int, maxnorm: Number) -> Any:

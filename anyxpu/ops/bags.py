@@ -1,4 +1,4 @@
-"""``embedding_bag`` and its gradients: sums and means of rows of a table.
+"""``embedding_bag`` and its gradients: sums, means and maxima of rows of a table.
 
 A function here returns ``NotImplemented`` for a call that it does not serve; the host then computes it, or raises what
 CPU torch raises. Sums of 16 bits are summed in float32; they come in the order of the indices.
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-_SUM, _MEAN = 0, 1
+_SUM, _MEAN, _MAX = 0, 1, 2
 
 
 def embedding_bag(
@@ -26,14 +26,15 @@ def embedding_bag(
         weight: ``(V, D)`` of floats.
         indices: ``(N,)`` of int64 or int32, the bags one after the other.
         offsets: ``(B,)``, where each bag begins; ``include_last_offset``: ``(B + 1,)``, and where the last one ends.
-        mode: 0 sum, 1 mean; of the maximum the host is asked.
+        mode: 0 sum, 1 mean, 2 maximum; a bag of nothing is 0.
         per_sample_weights: ``(N,)`` factors, of sums alone.
         padding_idx: an index that counts nothing.
 
     Returns:
-        ``(B, D)``; the bag of each index ``(N,)``; how many count in each bag ``(B,)``; nothing, of maxima.
+        ``(B, D)``; the bag of each index ``(N,)``; how many count in each bag, of the shape of ``offsets``; of maxima
+        the index that each is of, ``(B, D)``, -1 in a bag of nothing, else an empty tensor.
     """
-    if weight.dtype not in _FLOATS or weight.dim() != 2 or mode not in (_SUM, _MEAN) or indices.numel() == 0:
+    if weight.dtype not in _FLOATS or weight.dim() != 2 or mode not in (_SUM, _MEAN, _MAX) or indices.numel() == 0:
         return NotImplemented
     if indices.dim() != 1 or offsets.dim() != 1 or indices.dtype != offsets.dtype:
         return NotImplemented
@@ -62,12 +63,31 @@ def embedding_bag(
         rows = rows * per_sample_weights.to(wide)[:, None]
     if padding_idx >= 0:
         rows = torch.where(counts[:, None] != 0, rows, 0.0)
-    out = torch.zeros(bags, weight.shape[1], dtype=wide, device=weight.device).index_add_(0, which, rows)
-    size = torch.zeros(bags, dtype=wide, device=weight.device).index_add_(0, which, counts)
-    if mode == _MEAN:
-        out = out / size.clamp_min(1)[:, None]
+    size = torch.zeros(offsets.numel(), dtype=wide, device=weight.device).index_add_(0, which, counts)
     kind = indices.dtype
-    return out.to(weight.dtype), which.to(kind), size.to(kind), torch.empty(0, dtype=kind, device=weight.device)
+    if mode == _MAX:
+        out, maxima = _largest(rows, which, counts, indices, bags)
+    else:
+        out = torch.zeros(bags, weight.shape[1], dtype=wide, device=weight.device).index_add_(0, which, rows)
+        maxima = torch.empty(0, dtype=kind, device=weight.device)
+    if mode == _MEAN:
+        out = out / size[:bags].clamp_min(1)[:, None]
+    return out.to(weight.dtype), which.to(kind), size.to(kind), maxima
+
+
+def _largest(rows: Tensor, which: Tensor, counts: Tensor, indices: Tensor, bags: int) -> tuple[Tensor, Tensor]:
+    """The largest elements of each bag's rows that count, and the indices of the first of them."""
+    n, width = rows.shape
+    counted = (counts != 0)[:, None]
+    rows = torch.where(counted, rows, float("-inf"))
+    out = rows.new_full((bags, width), float("-inf")).index_reduce_(0, which, rows, "amax")
+    best = out.index_select(0, which)
+    first = counted & ((rows == best) | (torch.isnan(rows) & torch.isnan(best)))
+    places = torch.where(first, torch.arange(n, device=rows.device)[:, None], n)
+    places = places.new_full((bags, width), n).index_reduce_(0, which, places, "amin")
+    found = places < n
+    maxima = indices.index_select(0, places.clamp_max(n - 1).reshape(-1)).view(bags, width)
+    return torch.where(found, out, 0.0), torch.where(found, maxima, -1)
 
 
 def embedding_bag_forward_only(*args: Any, **kwargs: Any) -> Any:
@@ -80,9 +100,16 @@ def dense_backward(
     scale_grad_by_freq: bool, mode: int, per_sample_weights: Tensor | None, padding_idx: int = -1,
 ) -> Any:  # fmt: skip
     """aten::_embedding_bag_dense_backward: the gradient of the table ``(num_weights, D)``."""
-    if grad.dtype not in _FLOATS or mode not in (_SUM, _MEAN) or offset2bag.numel() != indices.numel():
+    if grad.dtype not in _FLOATS or mode not in (_SUM, _MEAN, _MAX) or indices.numel() == 0:
         return NotImplemented
-    if indices.numel() == 0:
+    if mode == _MAX:
+        if maximum_indices.shape != grad.shape:
+            return NotImplemented
+        at = maximum_indices.long()
+        wide = torch.float64 if grad.dtype is torch.float64 else torch.float32
+        made = torch.zeros(num_weights, grad.shape[1], dtype=wide, device=grad.device)
+        return made.scatter_add_(0, at.clamp_min(0), torch.where(at < 0, 0, grad).to(wide)).to(grad.dtype)
+    if offset2bag.numel() != indices.numel():
         return NotImplemented
     rows = grad.index_select(0, offset2bag)
     if mode == _MEAN:
@@ -98,7 +125,7 @@ def backward(
     padding_idx: int = -1,
 ) -> Any:  # fmt: skip
     """aten::_embedding_bag_backward: :func:`dense_backward`, or torch's own of a sparse gradient."""
-    if mode not in (_SUM, _MEAN) or offset2bag.numel() != indices.numel() or indices.numel() == 0:
+    if mode not in (_SUM, _MEAN, _MAX) or offset2bag.numel() != indices.numel() or indices.numel() == 0:
         return NotImplemented
     if sparse:
         return torch.ops.aten._embedding_bag_sparse_backward(

@@ -252,7 +252,12 @@ def _of_parts(out: Tensor, real: Tensor, imag: Tensor, parts: Callable[[], tuple
     except RuntimeError:
         return NotImplemented
     if out.shape != shape:
+        fresh = out.numel() == 0
         lib().resize_output(out, shape, torch.contiguous_format)
+        if fresh:  # laid out as TensorIterator lays it
+            from torch._prims_common import compute_elementwise_output_strides
+
+            out.as_strided_(shape, compute_elementwise_output_strides(real.expand(shape), imag.expand(shape)))
     for of, made in zip((out.real, out.imag), parts(), strict=True):
         of.copy_(made)
     return out

@@ -121,4 +121,4 @@ def ctc_loss_backward(
     else:
         out = out + torch.where(torch.isinf(neg_log_likelihood), float("nan"), 0.0).to(out.dtype).view(1, batch, 1)
     there = torch.arange(length, device=out.device).view(-1, 1, 1) < operands[3].view(1, batch, 1)
-    return torch.where(there, out * weights, 0)
+    return torch.where(there, out * weights, 0).contiguous()

@@ -187,7 +187,11 @@ def r2c(self: Tensor, dim: Sequence[int], normalization: int, onesided: bool) ->
             rest = rest[:-_TOGETHER]
         return made
     if not here:
-        return NotImplemented
+        # Dimensions of equal strides come in an order of the library's own.
+        others = [self.stride(d) for d in range(self.dim()) if d != last]
+        if len(set(others)) == len(others):
+            return NotImplemented
+        return _laid(_by_host(self, dim, normalization, True), _order(self.stride(), dim))
     n = self.shape[last]
     rows = self.movedim(last, -1).contiguous()
     rows = rows.to(_WIDE.get(self.dtype, self.dtype))

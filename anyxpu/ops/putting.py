@@ -79,7 +79,9 @@ def _added(self: Tensor, dim: int, index: Tensor, source: Tensor, alpha: Number,
 def index_copy(self: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
     """aten::index_copy: ``self`` with slices of source where ``index (N,)`` says."""
     made = None if torch.are_deterministic_algorithms_enabled() else _rows(self, dim, index, source)
-    return NotImplemented if made is None else _line(self.clone()).scatter_(dim, *made).view(self.shape)
+    if made is None:
+        return NotImplemented
+    return _line(self.clone(memory_format=torch.contiguous_format)).scatter_(dim, *made).view(self.shape)
 
 
 def index_copy_(self: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:

@@ -256,7 +256,10 @@ def flip(self: Tensor, dims: Sequence[int]) -> Any:
             x.numel() // (n * after), n, after, types=(moved, moved), LINE=after == 1, R=rows, L=lanes,
         ):  # fmt: skip
             return NotImplemented
-    return made if dims else self.clone()
+    if not dims:
+        return self.clone()
+    same = torch.empty_like(self)  # laid out as self
+    return made if same.stride() == made.stride() else same.copy_(made)
 
 
 # --- scatter ------------------------------------------------------------------------------------------------------
