@@ -63,7 +63,8 @@ def fused_adagrad_(
     torch._foreach_add_(below, eps)
     if lr_decay:
         for t, step in zip(below, state_steps, strict=True):
-            t.mul_((step.reshape(()).to(device) - 1) * lr_decay + 1)
+            wide = torch.float64 if t.dtype is torch.float64 else torch.float32
+            t.mul_((step.reshape(()).to(device, wide) - 1) * lr_decay + 1)
     if isinstance(lr, Tensor):
         torch._foreach_addcdiv_(self, torch._foreach_mul(made, -lr.reshape(()).to(device)), below)
     else:
