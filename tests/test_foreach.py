@@ -181,6 +181,18 @@ def test_optimizers_step_as_the_cpus_do(kind, mode, full):
                 near(one, other, {torch.bfloat16: 3e-2, torch.float32: 5e-6}.get(dtype, 1e-12), (dtype, options))
 
 
+def test_adagrad_of_sixteen_bits_does_not_step_where_there_is_no_gradient():
+    """Its eps is 0 in float16; and a step that is left out is none, whatever eps."""
+    for eps, found in ((1e-10, 0.0), (0.0, 1.0)):
+        p = torch.ones(4, dtype=torch.float16, device="xpu")
+        sums, steps = [torch.zeros_like(p)], [torch.ones((), device="xpu")]
+        torch._fused_adagrad_(
+            [p], [torch.zeros_like(p)], sums, steps, lr=0.1, lr_decay=0.1, weight_decay=0.0, eps=eps, maximize=False,
+            found_inf=torch.full((), found, device="xpu"),
+        )  # fmt: skip
+        assert simulate.active() or (p.tolist(), sums[0].tolist()) == ([1.0] * 4, [0.0] * 4)
+
+
 def test_a_step_is_a_few_launches():
     """AdamW of a hundred tensors: at most eight by lists, one fused (and one that counts the steps)."""
     for mode, most in (("foreach", 8), ("fused", 2)):

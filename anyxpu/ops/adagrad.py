@@ -53,20 +53,32 @@ def fused_adagrad_(
         if stopped is not None:
             by = torch.where(stopped, 1.0, by)
         torch._foreach_mul_(grads, by)
-    made = torch._foreach_neg(grads) if maximize else list(grads)
+    # Of 16 bits in float32, where eps is not 0.
+    params, sums, made = (_wide(each) for each in (self, state_sums, grads))
+    if maximize:
+        made = list(torch._foreach_neg(made))
     if weight_decay:
-        made = list(torch._foreach_add(made, self, alpha=weight_decay))
+        made = list(torch._foreach_add(made, params, alpha=weight_decay))
     if stopped is not None:
         made = [torch.where(stopped, 0.0, g).to(g.dtype) for g in made]
-    torch._foreach_addcmul_(state_sums, made, made)
-    below = torch._foreach_sqrt(state_sums)
+    torch._foreach_addcmul_(sums, made, made)
+    below = torch._foreach_sqrt(sums)
     torch._foreach_add_(below, eps)
+    if stopped is not None:
+        torch._foreach_add_(below, stopped.float())  # 0 / 0 is no step either
     if lr_decay:
         for t, step in zip(below, state_steps, strict=True):
             wide = torch.float64 if t.dtype is torch.float64 else torch.float32
             t.mul_((step.reshape(()).to(device, wide) - 1) * lr_decay + 1)
     if isinstance(lr, Tensor):
-        torch._foreach_addcdiv_(self, torch._foreach_mul(made, -lr.reshape(()).to(device)), below)
+        torch._foreach_addcdiv_(params, torch._foreach_mul(made, -lr.reshape(()).to(device)), below)
     else:
-        torch._foreach_addcdiv_(self, made, below, value=-lr)
+        torch._foreach_addcdiv_(params, made, below, value=-lr)
+    for given, each in ((self, params), (state_sums, sums)):
+        if any(a is not b for a, b in zip(given, each, strict=True)):
+            torch._foreach_copy_(given, each)
     return None
+
+
+def _wide(tensors: list[Tensor]) -> list[Tensor]:
+    return [t.float() if t.dtype in (torch.float16, torch.bfloat16) else t for t in tensors]

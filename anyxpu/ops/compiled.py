@@ -494,6 +494,12 @@ TORCHVISION = {
 }
 
 
+def _transforms_here() -> bool:
+    from anyxpu.ops import fourier
+
+    return fourier.here(torch.xpu.current_device())
+
+
 def register() -> None:
     """Put every operator of :data:`TABLE` on dispatch key XPU. Compiles nothing and starts no driver."""
     serve.register({name: _path(function) for name, function in TABLE.items()}, "compiled")
@@ -503,7 +509,8 @@ def register() -> None:
     serve.register({name: f"anyxpu.ops.{path}" for name, (_, path) in OWN.items()}, "compiled", namespace="anyxpu")
     for key, table in other_layouts.TABLES.items():
         serve.register({name: _path(function) for name, function in table.items()}, "compiled", key=key)
-    for name in TABLE:
-        registry.declare(f"aten::{name}", "compiled")
+    for name, function in TABLE.items():
+        where = _transforms_here if function.removeprefix("into ").startswith("fourier.") else None
+        registry.declare(f"aten::{name}", "compiled", where)
     for name in TORCHVISION:
         registry.declare(f"torchvision::{name}", "compiled")

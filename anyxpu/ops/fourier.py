@@ -24,19 +24,22 @@ from anyxpu.ops import launching
 from anyxpu.shim import lib
 
 _WHOLE = 128  # the longest transform by one product where it can be parted
-_PRIME = 1024  # and where it cannot
+_PRIME = 512  # and where it cannot
 _TOGETHER = 3  # dimensions that libraries transform at once, which shows in the strides
 _WIDE = {torch.complex32: torch.complex64, torch.float16: torch.float32}
 _COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128, torch.float16: torch.complex32}
 _REAL = {made: of for of, made in _COMPLEX.items()}
 
 
-def _here(t: Tensor) -> bool:
-    """Is the transform made of products on the device?"""
-    device, double = t.get_device(), t.dtype in (torch.float64, torch.complex128)
+def here(device: int, double: bool = False) -> bool:
+    """Are transforms made of products on the device, of float64 with ``double``?"""
     if launching.on_cpu(device):
         return not lib().properties(device).host_accessible and not double
     return not double or bool(lib().properties(device).has_fp64)
+
+
+def _here(t: Tensor) -> bool:
+    return here(t.get_device(), t.dtype in (torch.float64, torch.complex128))
 
 
 # --- strides ------------------------------------------------------------------------------------------------------
@@ -59,10 +62,15 @@ def _laid(t: Tensor, order: Sequence[int]) -> Tensor:
 
 
 # --- transforms along the last dimension --------------------------------------------------------------------------
+# Tables are kept for the stream that made them: one that is given up may be in use there, and nowhere else.
 
 
-@lru_cache(maxsize=64)
-def _matrix(n: int, sign: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def _place(t: Tensor) -> tuple[torch.device, int]:
+    return t.device, torch._C._xpu_getCurrentRawStream(t.get_device())
+
+
+@lru_cache(maxsize=32)
+def _matrix(n: int, sign: int, dtype: torch.dtype, device: torch.device, queue: int) -> Tensor:
     """What complex rows of ``n``, parts side by side, are multiplied with: ``(2 * n, 2 * n)``."""
     turns = torch.outer(torch.arange(n), torch.arange(n)) % n
     angles = turns.double() * (sign * 2 * math.pi / n)
@@ -71,15 +79,15 @@ def _matrix(n: int, sign: int, dtype: torch.dtype, device: torch.device) -> Tens
     return pairs.reshape(2 * n, 2 * n).to(dtype).to(device)
 
 
-@lru_cache(maxsize=64)
-def _factors(a: int, b: int, sign: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+@lru_cache(maxsize=16)
+def _factors(a: int, b: int, sign: int, dtype: torch.dtype, device: torch.device, queue: int) -> Tensor:
     """``exp(sign * 2 pi i * j * k / (a * b))`` for ``j`` below ``b`` and ``k`` below ``a``: ``(b, a)``."""
     turns = torch.outer(torch.arange(b), torch.arange(a)).double() * (sign * 2 * math.pi / (a * b))
     return torch.polar(torch.ones_like(turns), turns).to(dtype).to(device)
 
 
-@lru_cache(maxsize=16)
-def _chirp(n: int, m: int, sign: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+@lru_cache(maxsize=8)
+def _chirp(n: int, m: int, sign: int, dtype: torch.dtype, device: torch.device, queue: int) -> tuple[Tensor, Tensor]:
     """``exp(sign * pi i * j * j / n)``, and the transform, of ``m`` elements, of its conjugate on both sides of 0."""
     j = torch.arange(n)
     angles = (j * j % (2 * n)).double() * (sign * math.pi / n)
@@ -104,13 +112,13 @@ def _transform(x: Tensor, sign: int) -> Tensor:
     if n <= (_PRIME if part == 1 else _WHOLE):
         real = _REAL[x.dtype]
         rows = torch.view_as_real(x).reshape(-1, 2 * n)
-        made = rows @ _matrix(n, sign, real, x.device)
+        made = rows @ _matrix(n, sign, real, *_place(x))
         return torch.view_as_complex(made.view(*x.shape, 2))
     if part == 1:
         return _convolved(x, sign)
     rest = n // part
     across = _transform(x.unflatten(-1, (part, rest)).transpose(-1, -2).contiguous(), sign)
-    across = across * _factors(part, rest, sign, x.dtype, x.device)
+    across = across * _factors(part, rest, sign, x.dtype, *_place(x))
     along = _transform(across.transpose(-1, -2).contiguous(), sign)
     return along.transpose(-1, -2).flatten(-2)
 
@@ -118,7 +126,7 @@ def _transform(x: Tensor, sign: int) -> Tensor:
 def _convolved(x: Tensor, sign: int) -> Tensor:
     n = x.shape[-1]
     m = 1 << (2 * n - 2).bit_length()
-    chirp, around = _chirp(n, m, sign, x.dtype, x.device)
+    chirp, around = _chirp(n, m, sign, x.dtype, *_place(x))
     padded = x.new_zeros(*x.shape[:-1], m)
     padded[..., :n].copy_(x * chirp)
     made = _transform(_transform(padded, -1) * around, 1)[..., :n]
@@ -196,7 +204,7 @@ def r2c(self: Tensor, dim: Sequence[int], normalization: int, onesided: bool) ->
     rows = self.movedim(last, -1).contiguous()
     rows = rows.to(_WIDE.get(self.dtype, self.dtype))
     if n <= _WHOLE:
-        matrix = _matrix(n, -1, rows.dtype, rows.device)[::2, : 2 * (n // 2 + 1)]
+        matrix = _matrix(n, -1, rows.dtype, *_place(rows))[::2, : 2 * (n // 2 + 1)]
         parts = rows.reshape(-1, n) @ matrix
         made = torch.view_as_complex(parts.view(*rows.shape[:-1], n // 2 + 1, 2))
     else:

@@ -6,7 +6,7 @@ serves what has none. This registry only remembers who registered a kernel.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -18,18 +18,22 @@ WAYS = ("structural", "library", "compiled", "host")
 _NON_FUNCTIONAL = "CompositeExplicitAutogradNonFunctional"
 _COMPOSITES = ("CompositeImplicitAutograd", "CompositeExplicitAutograd")
 
-_declared: dict[str, str] = {}
+_declared: dict[str, tuple[str, Callable[[], bool] | None]] = {}
 
 
-def declare(op: str, way: str) -> None:
+def declare(op: str, way: str, where: Callable[[], bool] | None = None) -> None:
     """Say that a kernel registered for ``op`` (``"aten::mm"``, ``"aten::add.out"``) serves it in the way ``way``.
+
+    Args:
+        op, way: the operator's name, and ``library`` or ``compiled``.
+        where: whether it does on the current device; on others it leaves all calls to the host.
 
     Raises:
         ValueError: ``way`` is neither ``library`` nor ``compiled``.
     """
     if way not in ("library", "compiled"):
         raise ValueError(f"operator {op} cannot be declared {way!r}: only library and compiled kernels are registered")
-    _declared[op] = way
+    _declared[op] = way, where
 
 
 def resolve(op: str) -> str:
@@ -60,7 +64,8 @@ def _resolve(name: str) -> str:
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     if has(name, "XPU"):
         if name in _declared:
-            return _declared[name]
+            way, where = _declared[name]
+            return way if where is None or where() else "host"
         if name.removeprefix("aten::") in lib().stubbed_composites():
             return "host"
         return "structural" if name in _structural() else "composite"
