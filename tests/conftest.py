@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import random
 import re
 import subprocess
 import sys
@@ -23,6 +24,8 @@ from tests import quant_table
 FULL = os.environ.get("ANYXPU_FULL", "0") not in ("", "0")
 # One day for all the workers of a run, that may begin before midnight; set it to run another day's share again.
 DAY = os.environ.setdefault("ANYXPU_TEST_DAY", datetime.date.today().isoformat())
+# Each test draws from this and its own name: other numbers in every run, and the same ones again for who sets it.
+SEED = os.environ.setdefault("ANYXPU_TEST_SEED", str(random.SystemRandom().getrandbits(32)))
 RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -86,6 +89,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         terminalreporter.write_line(f"skipped {report.nodeid}: {str(reason).removeprefix('Skipped: ')}")
     terminalreporter.write_line(f"{len(skipped)} skipped")
+    terminalreporter.write_line(f"ANYXPU_TEST_SEED={SEED} ANYXPU_TEST_DAY={DAY} draws the same numbers and cases again")
 
 
 @pytest.fixture(scope="session")
@@ -131,6 +135,17 @@ def xpu() -> Iterator[object]:
     assert torch.xpu.is_available(), "torch.xpu is not available; `./run doctor` says why"
     yield torch.device("xpu")
     torch.xpu.synchronize()
+
+
+@pytest.fixture(autouse=True)
+def _drawn_numbers(request: pytest.FixtureRequest) -> None:
+    """The numbers of a test are of the run's seed and its name, whatever ran before it in the same process."""
+    drawn = _hash(SEED, request.node.nodeid)
+    random.seed(drawn)
+    if "torch" in sys.modules:  # a test of the drivers alone need not import it
+        sys.modules["torch"].manual_seed(drawn)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(drawn)
 
 
 @pytest.fixture(autouse=True)

@@ -195,6 +195,7 @@ def test_random_layouts_and_broadcasts(seed, full):
         "in place": lambda a, b, c: (a + torch.zeros_like(b)).float().add_(b),
     }
     for _ in range(200 if full else 20):
+        name = rng.choice(list(functions))
         shape = random_shape(rng)
         operands = []
         for _ in range(3):
@@ -205,11 +206,11 @@ def test_random_layouts_and_broadcasts(seed, full):
             base = values(rng, view.base, dtype, torch.float32)
             if dtype.is_floating_point:
                 base = base.nan_to_num(1.0, 2.0, -2.0)
-            if dtype.is_floating_point or not cut:
+            if dtype.is_floating_point or not cut or (name == "lerp" and dtype != torch.bool):
                 # The CPU multiplies 16 bits by a tensor without dimensions that 16 bits do not hold; CUDA does not.
+                # And its vectors round lerp once, its other loops twice: of operands of 1e9 that cancel, it shows.
                 base = base.clamp(-100, 100)
             operands.append((view, base))
-        name = rng.choice(list(functions))
         here = [view.of(base) for view, base in operands]
         there = [view.of(base.to(DEVICE)) for view, base in operands]
         with warnings.catch_warnings():
