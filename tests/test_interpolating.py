@@ -30,7 +30,8 @@ OPERATORS = [
 @pytest.mark.parametrize("op", OPERATORS, ids=database.name)
 def test_samples(op, full):
     # Of uint8 the CPU has an arithmetic of its own.
-    database.check(op, full, ("aten::upsample_bicubic2d", "aten::upsample_bicubic2d.out"), most=20)
+    names = ("upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
+    database.check(op, full, [f"aten::{name}{form}" for name in names for form in ("", ".out")], most=20)
 
 
 @pytest.mark.rotates(3)

@@ -48,7 +48,8 @@ def cubic2d_backward(
         return NotImplemented
     read, sizes, sources = made
     steps = _steps(sources, sizes, align_corners, scales_h, scales_w)
-    if any(step * (o - 0.5) > n + 0.5 for step, o, n in zip(steps, sizes[1:], sources[1:], strict=True)):
+    ends = zip(steps, sizes[1:], sources[1:], strict=True)
+    if not align_corners and any(step * (o - 0.5) > n + 0.5 for step, o, n in ends):
         return NotImplemented  # scales that are not those of the sizes: no end to what the last element is in
     most = [min(o, ceil(4 / step) + 5) if step else o for step, o in zip(steps, sizes[1:], strict=True)]
     out = read.empty(sources)
