@@ -419,3 +419,35 @@ def test_mantissas_and_exponents(dtype):
     out = torch.empty(0, dtype=dtype, device="xpu"), torch.empty(0, dtype=torch.int32, device="xpu")
     torch.frexp(x.xpu(), out=out)
     near(out[1], torch.frexp(x)[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_tangents_of_gates_and_of_their_gradients(dtype):
+    if dtype is torch.float64 and not torch.xpu.get_device_properties().has_fp64:
+        pytest.skip("a device without float64")
+    x, dx, grad, dgrad = (torch.randn(s, dtype=dtype) for s in ((3, 8, 5), (3, 8, 5), (3, 4, 5), (3, 4, 5)))
+
+    def gate(x):
+        return torch.nn.functional.glu(x, 1)
+
+    def gradient(x, grad):
+        return torch.func.vjp(gate, x)[1](grad)[0]
+
+    for function, at, along in ((gate, (x,), (dx,)), (gradient, (x, grad), (dx, dgrad))):
+        want = torch.func.jvp(function, at, along)
+        got = torch.func.jvp(function, tuple(t.to("xpu") for t in at), tuple(t.to("xpu") for t in along))
+        for one, other in zip(got, want, strict=True):
+            near(one, other, 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.int32], ids=str)
+def test_sums_without_what_is_negative(dtype):
+    a, b = (torch.randint(-9, 9, s).to(dtype) for s in ((5, 7), (7,)))
+    there, other = a.to("xpu"), b.to("xpu")
+    near(torch.ops.aten._add_relu.Tensor(there, other, alpha=2), torch.relu(a + 2 * b))
+    near(torch.ops.aten._add_relu.Scalar(there, 3), torch.relu(a + 3))
+    out = torch.empty(0, dtype=dtype, device="xpu")
+    near(torch.ops.aten._add_relu.out(there, other, out=out), torch.relu(a + b))
+    near(torch.ops.aten._add_relu_.Tensor(there, other), torch.relu(a + b))
+    near(there, torch.relu(a + b))
+    near(torch.ops.aten._add_relu_.Scalar(there, -3), torch.relu(torch.relu(a + b) - 3))

@@ -18,6 +18,12 @@ pytestmark = [
 aten = torch.ops.aten
 
 
+NAMES = [
+    name
+    for name in ("upsample_bicubic2d", *(f"_upsample_{kind}2d_aa" for kind in ("bilinear", "bicubic", "lanczos")))
+    if hasattr(aten, name)  # Lanczos' since torch 2.13
+]
+
 OPERATORS = [
     op
     for op in database.operators(
@@ -30,12 +36,11 @@ OPERATORS = [
 @pytest.mark.parametrize("op", OPERATORS, ids=database.name)
 def test_samples(op, full):
     # Of uint8 the CPU has an arithmetic of its own.
-    names = ("upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
-    database.check(op, full, [f"aten::{name}{form}" for name in names for form in ("", ".out")], most=20)
+    database.check(op, full, [f"aten::{name}{form}" for name in NAMES for form in ("", ".out")], most=20)
 
 
 @pytest.mark.rotates(3)
-@pytest.mark.parametrize("name", ("upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"))
+@pytest.mark.parametrize("name", NAMES)
 def test_resizing(name, full):
     """Larger and smaller, by sizes and by scales, corners together or not, of both memory formats."""
     rng = random.Random(torch.initial_seed())
@@ -78,14 +83,14 @@ def test_resizing(name, full):
 def test_a_column_is_resized_as_a_row_is():
     """Of which torch 2.13's CPU kernels repeat the first element."""
     x = torch.randn(2, 3, 9)
-    for name in ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"):
+    for name in NAMES[1:]:
         column = getattr(aten, name)(x.unsqueeze(-1).to("xpu"), [4, 1], False).squeeze(-1)
         database.near(column, getattr(aten, name)(x.unsqueeze(-2), [1, 4], False).squeeze(-2), name)
 
 
 def test_results_into_tensors_and_bytes():
     x = torch.randn(2, 3, 6, 7)
-    for name in ("upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"):
+    for name in NAMES:
         out = torch.empty(0, device="xpu")
         getattr(aten, name).out(x.to("xpu"), [9, 4], False, out=out)
         database.near(out, getattr(aten, name)(x, [9, 4], False), name)

@@ -131,6 +131,49 @@ def glu_backward(grad: Tensor, x: Tensor, dim: int) -> Any:
     return torch.cat([first.to(x.dtype), (first * (1 - opened) * value).to(x.dtype)], dim)
 
 
+def glu_jvp(glu: Tensor, x: Tensor, dx: Tensor, dim: int) -> Any:
+    """aten::glu_jvp: the tangent of :func:`glu` for a tangent ``dx`` of x; ``glu`` is its result."""
+    if not _alike(x, glu, dx) or x.dim() == 0 or not -x.dim() <= dim < x.dim() or x.shape[dim] % 2:
+        return NotImplemented
+    opened = torch.sigmoid(_wide(x.chunk(2, dim)[1]))
+    first, second = (_wide(t) for t in dx.chunk(2, dim))
+    return (first * opened + _wide(glu) * (1 - opened) * second).to(x.dtype)
+
+
+def glu_backward_jvp(
+    grad_x: Tensor, grad_glu: Tensor, x: Tensor, dgrad_glu: Tensor, dx: Tensor, dim: int
+) -> Any:  # fmt: skip
+    """aten::glu_backward_jvp: the tangent of :func:`glu_backward`'s result, ``grad_x``."""
+    if not _alike(x, grad_x, grad_glu, dgrad_glu, dx) or x.dim() == 0 or not -x.dim() <= dim < x.dim():
+        return NotImplemented
+    (value, gate), (dvalue, dgate) = ([_wide(t) for t in of.chunk(2, dim)] for of in (x, dx))
+    grad, dgrad, opened = _wide(grad_glu), _wide(dgrad_glu), torch.sigmoid(gate)
+    slope = opened * (1 - opened)
+    first = dgrad * opened + grad * slope * dgate
+    second = dgrad * slope * value + grad * (slope * (1 - 2 * opened) * dgate * value + slope * dvalue)
+    return torch.cat([first.to(x.dtype), second.to(x.dtype)], dim)
+
+
+def add_relu(x: Tensor, other: Any, *, alpha: float = 1) -> Any:
+    """aten::_add_relu: the sum, and 0 where it is negative."""
+    return torch.relu(torch.add(x, other, alpha=alpha))
+
+
+def add_relu_number(x: Tensor, other: float, alpha: float = 1) -> Any:
+    """aten::_add_relu.Scalar."""
+    return add_relu(x, other, alpha=alpha)
+
+
+def add_relu_(x: Tensor, other: Any, *, alpha: float = 1) -> Any:
+    """aten::_add_relu_: :func:`add_relu` into x."""
+    return x.add_(other, alpha=alpha).relu_()
+
+
+def add_relu_number_(x: Tensor, other: float, alpha: float = 1) -> Any:
+    """aten::_add_relu_.Scalar."""
+    return add_relu_(x, other, alpha=alpha)
+
+
 def prelu(x: Tensor, weight: Tensor) -> Any:
     """aten::_prelu_kernel: negative elements times ``weight``, of a shape that expands to x's."""
     return torch.where(x > 0, x, x * weight) if _alike(x, weight) else NotImplemented

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from anyxpu.ops import resizing, windows
 
-_REACHES = (1, 2)  # of filters, by kind: the triangle, and Keys'
+_REACHES = (1, 2, 3)  # of filters, by kind: the triangle, Keys', and Lanczos'
 
 
 def cubic2d(
@@ -71,7 +71,7 @@ class _Filter:
     """A filter along one dimension.
 
     Attributes:
-        kind: 0 a triangle, 1 Keys'.
+        kind: 0 a triangle, 1 Keys', 2 Lanczos'.
         step: elements of the source for one of the result.
         numbers: what kernels take: step, how far it reaches, in elements of the source, and elements of it for one.
     """
@@ -115,7 +115,7 @@ def antialiased(
     kind: int, x: Tensor, output_size: Sequence[int], align_corners: bool, scales_h: float | None,
     scales_w: float | None,
 ) -> Any:  # fmt: skip
-    """aten::_upsample_bilinear2d_aa and _upsample_bicubic2d_aa: along W and then H, by a filter of as many elements of
+    """aten::_upsample_{bilinear,bicubic,lanczos}2d_aa: along W and then H, by a filter of as many elements of
     the source as one of the result covers, as Pillow resizes images. Of 16 bits too, as on CUDA."""
     read = resizing._read(2, x, output_size, False)
     if read is None:
@@ -131,7 +131,8 @@ def antialiased_backward(
     kind: int, grad: Tensor, output_size: Sequence[int], input_size: Sequence[int], align_corners: bool,
     scales_h: float | None, scales_w: float | None,
 ) -> Any:  # fmt: skip
-    """The gradient of :func:`antialiased`'s x; in the gradient's format, of Keys' filter contiguous, as on the CPU."""
+    """The gradient of :func:`antialiased`'s x; in the gradient's format, but of filters of waves contiguous, as on the
+    CPU."""
     made = resizing._of_gradient(2, grad.contiguous() if kind else grad, output_size, input_size)
     if made is None:
         return NotImplemented
@@ -163,5 +164,5 @@ def _backward(kind: int) -> Callable[..., Any]:
     return serve
 
 
-linear_aa, cubic_aa = _forward(0), _forward(1)
-linear_aa_backward, cubic_aa_backward = _backward(0), _backward(1)
+linear_aa, cubic_aa, lanczos_aa = (_forward(kind) for kind in range(3))
+linear_aa_backward, cubic_aa_backward, lanczos_aa_backward = (_backward(kind) for kind in range(3))

@@ -100,9 +100,18 @@ def cubic_backward(
 
 @triton.jit
 def _filter(u, KIND: tl.constexpr):
-    """At distances in elements of the larger of source and result. KIND: 0 a triangle, 1 Keys' (a = -0.5)."""
+    """At distances in elements of the larger of source and result. KIND: 0 a triangle, 1 Keys' (a = -0.5), 2 Lanczos'
+    (sinc(u) sinc(u / 3); C. Duchon, "Lanczos filtering in one and two dimensions", 1979)."""
     u = tl.abs(u)
-    return tl.maximum(1 - u, 0.0) if KIND == 0 else tl.where(u < 2, _keys(u, -0.5), 0.0)
+    if KIND == 0:
+        part = tl.maximum(1 - u, 0.0)
+    elif KIND == 1:
+        part = tl.where(u < 2, _keys(u, -0.5), 0.0)
+    else:
+        turn = tl.maximum(u, 1e-6) * 3.141592653589793
+        waves = libdevice.sin(turn) * libdevice.sin(turn / 3) * 3 / (turn * turn)
+        part = tl.where(u < 1e-6, 1.0, tl.where(u < 3, waves, 0.0))
+    return part
 
 
 @triton.jit
