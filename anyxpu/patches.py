@@ -75,6 +75,14 @@ TABLE: tuple[Patch, ...] = (
         "they raise on a CPU device",
     ),
     Patch(
+        "device-index",
+        "torch.xpu._utils",
+        ("_get_device_index", "_torch_get_device_index"),
+        "anyxpu.runtime.device_index:of_xpu",
+        "torch.xpu's functions that are given no device ask CUDA for its current one, where there is a CUDA device",
+        "beside a CUDA device torch.xpu.synchronize(), current_stream() and others mean xpu's device of CUDA's number",
+    ),
+    Patch(
         "accelerator",
         "torch._C",
         ("_get_accelerator",),

@@ -83,6 +83,27 @@ def test_fake_tensors_work_beside_cuda(monkeypatch):
         assert torch.ones(2, device="cpu").shape == (2,)
 
 
+def test_beside_a_cuda_device_xpu_functions_mean_xpus_current_device(run_python):
+    run_python(
+        """
+        import torch
+        torch.cuda.is_available = lambda: True
+        torch.cuda.current_device = lambda: 0
+        torch.xpu.set_device(1)
+        x = torch.ones(1000, device="xpu")
+        assert x.device.index == torch.xpu.current_stream().device_index == torch.xpu.current_device() == 1
+        assert torch.xpu.memory_allocated() == torch.xpu.memory_allocated("xpu") == 4096
+        assert torch.xpu.memory_allocated(0) == torch.xpu.memory_allocated("xpu:0") == 0
+        assert torch.xpu.StreamContext(torch.xpu.Stream()).idx == 1
+        assert torch.xpu.device(None).idx == 1
+        with torch.xpu.device(0):
+            assert torch.xpu.current_stream().device_index == 0
+        torch.xpu.synchronize()
+        """,
+        ANYXPU_DEVICES="2",
+    )
+
+
 @for_cuda
 def test_compiling_for_cuda_works_beside_xpu(run_python):
     if not torch.cuda.is_available():
