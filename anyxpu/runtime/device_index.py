@@ -1,7 +1,7 @@
 """Which device ``torch.xpu.synchronize()`` and its siblings mean where they are given none.
 
-torch asks "the available device type" for its current device, and that is CUDA where there is a CUDA device: beside one,
-``torch.xpu.synchronize()`` would wait for the xpu device of CUDA's number. It also takes microseconds to find out.
+torch asks "the available device type" for its current device, and that is CUDA where there is a CUDA device: beside
+one, ``torch.xpu.synchronize()`` would wait for the xpu device of CUDA's number. It also takes microseconds to find out.
 """
 
 from __future__ import annotations
