@@ -148,12 +148,11 @@ def of(make: Made, device: str) -> D.Distribution:
     return make(lambda *numbers: torch.tensor(numbers, device=device, requires_grad=True))
 
 
+@pytest.mark.not_simulated("torch.distributions looks at the numbers, and there nothing is computed")
 @pytest.mark.rotates(3)
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_distributions(name):
     """Drawn from, with gradients where they have some; densities, moments and entropy are the CPU's."""
-    if simulate.active() and name in ("VonMises", "Binomial"):
-        pytest.skip("draws until enough were accepted, and there nothing is drawn")
 
     def drawn(device: str) -> tuple[D.Distribution, Tensor]:
         made = of(DISTRIBUTIONS[name], device)
@@ -170,12 +169,11 @@ def test_distributions(name):
             return (found(at) if what in ("log_prob", "cdf") else found() if callable(found) else found).detach()
 
         try:
-            want = asked(there, value.cpu() if not simulate.active() else there.sample((4,)))
+            want = asked(there, value.cpu())
         except (NotImplementedError, ValueError):
             continue
         got = served(lambda _: asked(here, value))
-        if not simulate.active():
-            torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-5, equal_nan=True)
+        torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
 # --- utilities ------------------------------------------------------------------------------------------------------
@@ -209,7 +207,8 @@ def _averaged(device: str) -> None:
 
 
 def _initial(device: str) -> None:
-    for name in ("trunc_normal_", "kaiming_normal_", "xavier_uniform_", "eye_"):
+    # The first draws until all fits; on a simulated GPU nothing is drawn.
+    for name in ("trunc_normal_", "kaiming_normal_", "xavier_uniform_", "eye_")[bool(simulate.active()) :]:
         getattr(nn.init, name)(torch.empty(4, 4, device=device))
     nn.init.dirac_(torch.empty(4, 4, 3, device=device))
 
@@ -263,6 +262,8 @@ def _parts(made: Any) -> list[Tensor]:
 
 @pytest.mark.parametrize("name", UTILITIES)
 def test_utilities(name):
+    if simulate.active() and name.startswith("packed"):
+        pytest.skip("the order of sequences is read from the device, and there nothing is computed")
     torch.manual_seed(2)
     got = served(UTILITIES[name])
     if simulate.active():
