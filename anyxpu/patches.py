@@ -129,6 +129,15 @@ TABLE: tuple[Patch, ...] = (
         "torch.profiler takes ProfilerActivity.XPU and records nothing for it",
     ),
     Patch(
+        "outer-products",
+        "torch._native.ops.bmm_outer_product.triton_impl",
+        ("_register_for_dispatch_key",),
+        "anyxpu.ops.natives:keep_products",
+        "torch puts a Triton kernel of its own in the place of ours for bmm of one column by one row, on xpu too",
+        "such a bmm of batches of two sizes is not refused, and reads behind the smaller one",
+        since="2.14",
+    ),
+    Patch(
         "jagged-attention",
         "torch.nested._internal.sdpa",
         (
