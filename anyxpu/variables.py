@@ -67,6 +67,7 @@ TABLE: Mapping[str, Check] = {
     "ANYXPU_SIMULATE_FAULTS": _anything,
     "ANYXPU_SIMULATE_LOG": _anything,
     "ANYXPU_TEST_DAY": _anything,
+    "ANYXPU_TEST_SEED": _anything,
     "ANYXPU_WARM": _anything,
     "ANYXPU_XCCL": _one_of("oneccl", "gloo"),
 }

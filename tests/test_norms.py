@@ -124,7 +124,7 @@ def test_rms_norm_of_what_the_kernels_do_not_take(dtype):
             made.abs().sum().backward()
             outcomes.append([made.detach(), *(t.grad for t in some)])
         for want, got in zip(*outcomes, strict=True):
-            assert (got.cpu() - want).abs().max() <= 5e-6 * want.abs().max()
+            assert (got.cpu() - want).abs().max() <= 1e-4 * want.abs().max()  # the gradient cancels
 
 
 @pytest.mark.not_simulated("compares results")
