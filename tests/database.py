@@ -73,10 +73,12 @@ def _gradients(results: Any, leaves: list[torch.Tensor], grads: Iterator[torch.T
     return list(torch.autograd.grad([t for t, _ in made], leaves, [g for _, g in made], allow_unused=True))
 
 
-def check(op: Any, full: bool, allowed: Collection[str] = (), most: int = 60) -> None:
+def check(
+    op: Any, full: bool, allowed: Collection[str] = (), most: int = 60, of_bytes: Collection[str] = ()
+) -> None:  # fmt: skip
     """An operator's samples: results, and gradients of float32; nothing with elements on the host but ``allowed``.
 
-    most: samples of a type, but in full runs.
+    most: samples of a type, but in full runs. of_bytes: allowed too, of uint8 alone.
     """
     compared = 0
     for dtype in types(op, full):
@@ -106,6 +108,8 @@ def check(op: Any, full: bool, allowed: Collection[str] = (), most: int = 60) ->
                     (op.name, "gradient", sample),
                 )
             hosted = {n for n, ways in anyxpu.ops.counters().items() if "host" in ways} - set(allowed)
+            if dtype is torch.uint8:
+                hosted -= set(of_bytes)
             whole = all(t.numel() for t in tensors([here.input, *here.args, got]))
             assert not hosted or not whole or dtype is torch.bool, (hosted, sample)
     assert compared

@@ -36,7 +36,8 @@ OPERATORS = [
 @pytest.mark.parametrize("op", OPERATORS, ids=database.name)
 def test_samples(op, full):
     # Of uint8 the CPU has an arithmetic of its own.
-    database.check(op, full, [f"aten::{name}{form}" for name in NAMES for form in ("", ".out")], most=20)
+    of_bytes = [f"aten::{name}{form}" for name in NAMES for form in ("", ".out")]
+    database.check(op, full, most=20, of_bytes=of_bytes)
 
 
 @pytest.mark.rotates(3)

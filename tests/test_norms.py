@@ -113,7 +113,8 @@ def test_rms_norm(shape, last, factor, dtype):
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.float32], ids=str)
 def test_rms_norm_of_what_the_kernels_do_not_take(dtype):
     # Complex numbers, and a weight of another dtype: composed, with the gradients of the composition.
-    x = torch.randn(3, 4, 6, dtype=dtype)
+    # Squares of complex numbers may sum to almost nothing, which the norm divides by; around 2 they do not.
+    x = torch.randn(3, 4, 6, dtype=dtype) + 2
     weight = torch.randn(4, 6, dtype=dtype if dtype.is_complex else torch.float64)
     wide = torch.complex128 if dtype.is_complex else torch.float64
     for given in ((x,), (x, weight)):
@@ -124,7 +125,7 @@ def test_rms_norm_of_what_the_kernels_do_not_take(dtype):
             made.abs().sum().backward()
             outcomes.append([made.detach(), *(t.grad for t in some)])
         for want, got in zip(*outcomes, strict=True):
-            assert (got.cpu() - want).abs().max() <= 1e-4 * want.abs().max()  # the gradient cancels
+            assert (got.cpu() - want).abs().max() <= 5e-6 * want.abs().max()
 
 
 @pytest.mark.not_simulated("compares results")

@@ -70,7 +70,7 @@ def known(name: str) -> list[dict[str, Any]]:
     for options in OPTIONS:
         try:
             getattr(torch.optim, name)([nn.Parameter(torch.ones(2, 2))], lr=0.01, **options)
-        except (TypeError, ValueError, RuntimeError):
+        except (TypeError, ValueError, RuntimeError):  # an option of others, or not beside these
             continue
         found.append(options)
     return found
@@ -170,7 +170,7 @@ def test_distributions(name):
 
         try:
             want = asked(there, value.cpu())
-        except (NotImplementedError, ValueError):
+        except (NotImplementedError, ValueError):  # on the CPU: this distribution has none, or not of such a value
             continue
         got = served(lambda _: asked(here, value))
         torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-5, equal_nan=True)

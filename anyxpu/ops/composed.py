@@ -144,7 +144,9 @@ def glu_backward_jvp(
     grad_x: Tensor, grad_glu: Tensor, x: Tensor, dgrad_glu: Tensor, dx: Tensor, dim: int
 ) -> Any:  # fmt: skip
     """aten::glu_backward_jvp: the tangent of :func:`glu_backward`'s result, ``grad_x``."""
-    if not _alike(x, grad_x, grad_glu, dgrad_glu, dx) or x.dim() == 0 or not -x.dim() <= dim < x.dim():
+    if not _alike(x, grad_x, grad_glu, dgrad_glu, dx):
+        return NotImplemented
+    if x.dim() == 0 or not -x.dim() <= dim < x.dim() or x.shape[dim] % 2:
         return NotImplemented
     (value, gate), (dvalue, dgate) = ([_wide(t) for t in of.chunk(2, dim)] for of in (x, dx))
     grad, dgrad, opened = _wide(grad_glu), _wide(dgrad_glu), torch.sigmoid(gate)
