@@ -21,7 +21,7 @@ DTYPES = (torch.bfloat16, torch.float16)
 @pytest.fixture(autouse=True)
 def without_instructions(monkeypatch):
     """As on a CPU that has none for numbers of 16 bits, and for small matrices too."""
-    monkeypatch.setattr(few_rows, "_no_instructions", lambda device: True)
+    monkeypatch.setattr(few_rows, "has_short_vectors", lambda device: True)
     monkeypatch.setattr(few_rows, "LEAST", 1)
 
 

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import anyxpu.ops
+from anyxpu.onednn import functions
 from anyxpu.shim import lib
 
 pytestmark = pytest.mark.skipif(
@@ -77,6 +78,24 @@ def test_a_function_of_a_convolution(unary, dtype):
         assert got.dtype == dtype and got.shape == want.shape
         assert got.is_contiguous() != channels_last
         assert relative(got, want) < BOUND[dtype]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("unary", UNARY, ids=str)
+@pytest.mark.parametrize("short", (False, True), ids=("long", "short"))
+def test_with_short_registers_those_are_kernels_that_onednn_is_slow_at(short, unary, dtype, monkeypatch):
+    monkeypatch.setattr(functions, "has_short_vectors", lambda device: short)
+    called, apply = [], functions.apply
+    monkeypatch.setattr(functions, "apply", lambda function, x: called.append(function) or apply(function, x))
+    x, w = torch.randn(3 + short, 8, 7, 7).to(dtype), torch.randn(12, 8, 3, 3).to(dtype)  # as no other test has
+    name, scalars, algorithm = unary
+    for channels_last in (True, False):
+        y = x.xpu().to(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+        rest = ([1, 1], [1, 1], [1, 1], 1, name, scalars, algorithm)
+        got = mkldnn._convolution_pointwise(y, w.xpu(), None, *rest)
+        want = UNARY[unary](F.conv2d(x.double(), w.double(), padding=1))
+        assert relative(got, want) < BOUND[dtype] and got.is_contiguous() != channels_last
+    assert bool(called) == (short and name in ("swish", "tanh", "gelu"))
 
 
 @pytest.mark.parametrize("dtype", BOUND, ids=str)

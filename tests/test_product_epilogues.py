@@ -12,6 +12,7 @@ from torch._dynamo.utils import counters
 
 import anyxpu.ops
 from anyxpu.inductor import epilogues
+from anyxpu.onednn import functions
 from anyxpu.shim import lib
 
 pytestmark = pytest.mark.skipif(
@@ -39,9 +40,11 @@ FUSED = ("mkldnn::_linear_pointwise", "mkldnn::_linear_pointwise.binary")
 
 
 @pytest.fixture(autouse=True)
-def fresh():
+def fresh(monkeypatch):
     torch._dynamo.reset()
     counters.clear()
+    # As on a GPU and with AVX-512, whatever this machine is.
+    monkeypatch.setattr(functions, "has_short_vectors", lambda device: False)
 
 
 def compiled(model, *inputs, **options):
@@ -81,6 +84,16 @@ def test_a_function_of_a_product_is_taken_along(function, dtype):
         got, calls, _ = compiled(lambda x, w, b: compute(x @ w + b), *on)
         assert calls == (1, 0)
         assert relative(got, compute(x.double() @ w.double() + b.double())) < BOUND[dtype]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_with_short_registers_those_stay_alone_that_onednn_is_slow_at(function, monkeypatch):
+    monkeypatch.setattr(functions, "has_short_vectors", lambda device: True)
+    compute, (x, w) = FUNCTIONS[function], (torch.randn(6, 8), torch.randn(8, 12))
+    with torch.no_grad():
+        got, calls, served = compiled(lambda x, w: compute(x @ w), x.xpu(), w.xpu())
+    assert calls == (int(function in ("hardswish", "leaky_relu", "sigmoid")), 0)
+    assert relative(got, compute(x.double() @ w.double())) < BOUND[torch.float32]
 
 
 def test_a_function_with_another_constant_is_another_function():

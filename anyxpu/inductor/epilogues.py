@@ -3,7 +3,7 @@
 Inductor's own passes make ``mkldnn::_linear_pointwise`` of frozen graphs for the CPU alone, and take a bias away from a
 product on a GPU, to add it in the kernel that follows. Here a product keeps its bias and takes along the function of
 its result (gelu, silu, tanh …) or the sum or product with another tensor, frozen or not, in inference and in training,
-wherever nobody else wants what lies between.
+wherever nobody else wants what lies between, and where oneDNN's own function is not the slower way.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.fx import Graph, Node
 
 from anyxpu.inductor.expressions import Expression, Found, Parameter, is_closed
+from anyxpu.onednn import functions
 
 aten = torch.ops.aten
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -197,6 +198,8 @@ def _take_function(graph: Graph, product: _Product) -> int:
     table, best = _expressions(value.dtype), None
     for end in _following(start):
         for function, expression in table.get(end.target, ()):
+            if functions.is_costly(function.name, value.device):
+                continue
             found = expression.find(end, start)
             if found is None or not is_closed(found, end, start) or (best and len(best[2].nodes) >= len(found.nodes)):
                 continue
@@ -316,7 +319,10 @@ def _backend_pass() -> Any:
             gm.graph.eliminate_dead_code()
 
         def uuid(self) -> Any:
-            return get_hash_for_files((__file__, expressions.__file__, narrow_weights.__file__))
+            # A graph may be kept for a machine with other registers. No device of ours, no graph of ours.
+            short = torch.xpu.is_initialized() and functions.is_costly("gelu", torch.device("xpu", 0))
+            files = (__file__, expressions.__file__, narrow_weights.__file__, functions.__file__)
+            return get_hash_for_files(files, f"short vectors: {short}")
 
     return Epilogues()
 

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyxpu.onednn.capi import Algorithm
+from anyxpu.runtime.vectors import has_short_vectors
 
 Eltwise = tuple[Algorithm, float, float]
 """oneDNN's algorithm and its two factors."""
@@ -37,6 +38,19 @@ BINARY: dict[str, tuple[Algorithm, Callable[..., Tensor]]] = {
     "mul": (Algorithm.BINARY_MUL, torch.mul),
     "div": (Algorithm.BINARY_DIV, torch.div),
 }
+
+# Measured with oneDNN 3.13 and AVX2 after products of 394 x 384 x 1536 to 256 x 4096 x 14336, over the product alone:
+# these take 18 to 60 %, and 1 to 10 % as kernels of their own; sigmoid, hardswish, leaky_relu and sums take nothing.
+_COSTLY = ("swish", "tanh", "gelu")
+
+
+def is_costly(name: str, device: torch.device) -> bool:
+    """Whether a function takes longer inside oneDNN's primitives than in a kernel after them, on this device.
+
+    Args:
+        name: Inductor's.
+    """
+    return name in _COSTLY and has_short_vectors(device)
 
 
 def unary(name: str | None, scalars: Sequence[float | None], algorithm: str | None, after: str) -> Unary | None:

@@ -108,6 +108,17 @@ class _Fused:
         return self.step.run(*(t for t in operands if t is not None), into=into)[0]
 
 
+class _Followed:
+    """One primitive, then the function by a kernel of its own, where that is the faster way."""
+
+    def __init__(self, forward: Forward) -> None:
+        self.step = forward.step
+
+    def run(self, call: _Call) -> Tensor:
+        operands = (call.source, call.weight, call.bias)
+        return functions.apply(call.unary, self.step.run(*(t for t in operands if t is not None))[0])
+
+
 class _Widened:
     """16 bits where oneDNN lacks them: one primitive in float32, rounded once."""
 
@@ -122,7 +133,7 @@ class _Widened:
         return result.to(call.source.dtype) if call.into is None else call.into.copy_(result)
 
 
-Plan = _Fused | _Composed | _Widened
+Plan = _Fused | _Followed | _Composed | _Widened
 
 
 def _plan(call: _Call) -> Plan:
@@ -138,8 +149,11 @@ def _plan(call: _Call) -> Plan:
         return _Composed(call, "what follows it is computed in float32")
     if (gaps := forgets_gaps(problem)) or forgets_rows(problem):
         return _Composed(call, FORGETS_GAPS if gaps else FORGETS_ROWS)
+    alone = call.unary is not None and other is None and functions.is_costly(call.unary[0].split()[0], source.device)
     attributes = replace(
-        problem.attributes, beta=0.0 if other is None else call.alpha, eltwise=functions.eltwise(call.unary)
+        problem.attributes,
+        beta=0.0 if other is None else call.alpha,
+        eltwise=None if alone else functions.eltwise(call.unary),
     )
     problem = replace(problem, attributes=attributes, channels_last=call.channels_last)
     if other is not None and (other.shape != problem.result or other.dtype != source.dtype):
@@ -147,7 +161,8 @@ def _plan(call: _Call) -> Plan:
     if call.into is not None and call.into.stride() != problem.dense_strides(problem.result):
         return _Composed(call, "the result has another layout")
     try:
-        return _Fused(Forward(problem, tensors))
+        forward = Forward(problem, tensors)
+        return _Followed(forward) if alone else _Fused(forward)
     except capi.Unavailable as error:
         return _Widened(call, error) if source.dtype in SIXTEEN_BITS else _Composed(call, error)
 

@@ -6,7 +6,6 @@ short sequences. Scores are in memory, but a few at a time: as many heads, or qu
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from anyxpu.onednn import batched
+from anyxpu.runtime.vectors import has_short_vectors
 
 MOST = 1 << 22
 """Scores at once: 16 MiB of them, which the last caches of CPUs hold."""
@@ -25,11 +25,9 @@ LONGEST = 8192
 FEW = 16
 """Queries, below which the kernels take less time."""
 
-SHORT_VECTORS = 8
-"""Lanes, with no more than which a CPU's kernels are the faster way for heads of up to NARROW elements, forward and
-backward: AVX2 (measured: 1.4 to 2.2 times; of 256 elements 0.75). Its products of 16 bits are no faster than f32's."""
-
 NARROW = 128
+"""Elements of a head, up to which kernels are the faster way where a CPU's registers are short, forward and backward
+(measured with AVX2: 1.4 to 2.2 times; of 256 elements 0.75). Its products of 16 bits are no faster than f32's."""
 
 LEAST = 1 << 24
 """Operations of the two products together: below, launching two products and a kernel takes longer than one kernel."""
@@ -76,12 +74,6 @@ def serves(operands: Operands) -> bool:
     if torch.xpu.get_device_properties(device).type != "cpu":
         return False
     return not has_short_vectors(device) or max(operands.query.shape[3], operands.value.shape[3]) > NARROW
-
-
-@functools.lru_cache(maxsize=64)
-def has_short_vectors(device: torch.device) -> bool:
-    """Whether a CPU device's registers hold no more than SHORT_VECTORS numbers of f32."""
-    return int(torch.xpu.get_device_capability(device)["gpu_eu_simd_width"]) <= SHORT_VECTORS
 
 
 def _groups(batches: int, heads: int, scores: int) -> Iterator[tuple[slice, slice]]:

@@ -6,7 +6,6 @@ of this kind it is oneDNN's (:mod:`anyxpu.onednn.matmul`).
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,8 +13,8 @@ import torch
 from torch import Tensor
 
 from anyxpu.onednn import functions, linear, matmul
-from anyxpu.ops.attention_products import has_short_vectors
 from anyxpu.ops.current_device import current
+from anyxpu.runtime.vectors import has_short_vectors
 from anyxpu.shim import lib
 
 MOST_ROWS = 8
@@ -34,12 +33,7 @@ def _serves(a: Tensor, b: Tensor, bias: Tensor | None = None) -> bool:
     if bias is not None and (bias.shape != b.shape[1:] or (bias.dtype, bias.device) != (a.dtype, a.device)):
         return False
     (k, n), (row, column) = b.shape, b.stride()
-    return ((row == 1 and column >= k) or (column == 1 and row >= n)) and _no_instructions(a.device)
-
-
-@functools.lru_cache(maxsize=64)
-def _no_instructions(device: torch.device) -> bool:
-    return torch.xpu.get_device_properties(device).type == "cpu" and has_short_vectors(device)
+    return ((row == 1 and column >= k) or (column == 1 and row >= n)) and has_short_vectors(a.device)
 
 
 def _product(

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from anyxpu.onednn.matmul import SIXTEEN_BITS
 from anyxpu.ops import ahead
-from anyxpu.ops.attention_products import Operands, has_short_vectors, serves
+from anyxpu.ops.attention_products import Operands, serves
 from anyxpu.ops.attention_products import backward as gradients_by_products
 from anyxpu.ops.attention_products import forward as by_products
 from anyxpu.ops.current_device import current
+from anyxpu.runtime.vectors import has_short_vectors
 from anyxpu.shim import lib
 
 LOG2E = math.log2(math.e)
