@@ -91,7 +91,7 @@ def test_with_short_registers_those_stay_alone_that_onednn_is_slow_at(function, 
     monkeypatch.setattr(functions, "has_short_vectors", lambda device: True)
     compute, (x, w) = FUNCTIONS[function], (torch.randn(6, 8), torch.randn(8, 12))
     with torch.no_grad():
-        got, calls, served = compiled(lambda x, w: compute(x @ w), x.xpu(), w.xpu())
+        got, calls, _ = compiled(lambda x, w: compute(x @ w), x.xpu(), w.xpu())
     assert calls == (int(function in ("hardswish", "leaky_relu", "sigmoid")), 0)
     assert relative(got, compute(x.double() @ w.double())) < BOUND[torch.float32]
 
