@@ -378,6 +378,14 @@ TABLE: tuple[Patch, ...] = (
         simulated=True,
     ),
     Patch(
+        "intel-extra",
+        "triton.language.extra",
+        ("__path__",),
+        "anyxpu.triton.extra:offer",
+        "triton.language.extra.intel is in Intel's own build of Triton alone",
+        "kernels that were written for Intel's Triton and import libdevice from there do not import",
+    ),
+    Patch(
         "loop-bounds",
         "triton.compiler.code_generator",
         ("CodeGenerator.visit_For", "language.range", "language.core.tensor"),

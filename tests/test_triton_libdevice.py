@@ -216,3 +216,31 @@ def test_powers_of_two_of_every_kind_of_float():
     unit = torch.clamp(torch.exp2(torch.floor(torch.log2(exact)) - 23), min=2.0**-149)
     assert torch.equal(got.isnan(), x.isnan()) and bool((got[exact >= 2.0**128] == float("inf")).all())
     assert float(((got - exact).abs() / unit)[finite].max()) < 1.1
+
+
+NAMED_BY_INTEL = """\
+import triton
+import triton.language as tl
+from triton.language.extra.intel import libdevice
+from triton.language.extra.intel.libdevice import rsqrt
+import triton.language.extra.intel.libdevice as again
+
+
+@triton.jit
+def kernel(x0, o, N: tl.constexpr):
+    at = tl.arange(0, N)
+    x = tl.load(x0 + at)
+    tl.store(o + at, libdevice.pow(x, 3.0) + rsqrt(x) + again.exp2(x) + tl.extra.intel.libdevice.tanh(x))
+"""
+
+
+def test_kernels_may_name_it_as_intels_triton_does(tmp_path):
+    (path := tmp_path / "named.py").write_text(NAMED_BY_INTEL)
+    spec = importlib.util.spec_from_file_location("named", path)
+    assert spec is not None and spec.loader is not None
+    spec.loader.exec_module(made := importlib.util.module_from_spec(spec))
+    x, o = torch.rand(64) + 0.5, torch.zeros(64)
+    launch(made.kernel, (1,), x, o, N=64)
+    wide = x.double()
+    torch.testing.assert_close(o.double(), wide**3 + wide.rsqrt() + wide.exp2() + wide.tanh(), rtol=1e-6, atol=0)
+    assert made.libdevice is importlib.import_module("anyxpu.triton.libdevice")
