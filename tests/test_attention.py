@@ -7,8 +7,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from anyxpu import ops
-from anyxpu.ops import attention_products, flash
+from anyxpu import ops, supported
+from anyxpu.ops import attention, attention_products, flash
 from anyxpu.shim import lib
 
 FUSED = "_scaled_dot_product_fused_attention_overrideable"
@@ -258,7 +258,8 @@ def test_sdpa_kernel_and_the_direct_operators(xpu):
 
 @pytest.mark.not_simulated("compares results")
 @pytest.mark.parametrize(("length", "trained"), [(60, True), (60, False), (3000, True)])
-def test_a_compiled_graph_has_no_host_operator_and_large_scores_stay_out_of_memory(xpu, length, trained):
+def test_a_compiled_graph_has_no_host_operator_and_large_scores_stay_out_of_memory(xpu, length, trained, monkeypatch):
+    monkeypatch.setattr(attention, "has_short_vectors", lambda device: False)  # with them nothing is composed
     heads = 1 if length == 60 else 8
 
     def run(q, k, v):
@@ -276,7 +277,9 @@ def test_a_compiled_graph_has_no_host_operator_and_large_scores_stay_out_of_memo
     torch.xpu.synchronize()
     grown = torch.xpu.max_memory_allocated() - before
     assert not [name for name, ways in ops.counters().items() if ways.get("host")]
-    assert (f"aten::{FUSED}" in ops.counters()) == (length == 3000 or not trained)
+    # Before 2.13 the operator is chosen where torch does not say that it compiles.
+    composed = length == 60 and trained and supported.within(torch.__version__, "2.13", "")
+    assert (f"aten::{FUSED}" in ops.counters()) != composed
     assert grown < heads * length * length * 4 + (1 << 20) if length == 60 else grown < 48 << 20
     assert (out.detach().cpu() - run(*inputs)).abs().max() < 1e-5
 
