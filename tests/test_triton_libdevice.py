@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import math
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -112,6 +116,69 @@ def test_bessel_functions_at_their_ends(call):
         torch.testing.assert_close(call(name, [x], x.dtype), wanted, rtol=1e-9, atol=1e-10, equal_nan=True)
     assert call("y0", [x], x.dtype)[0] == -math.inf and call("y1", [x], x.dtype)[0] == -math.inf
     assert call("y0", [-x[1:5].repeat(4)], x.dtype).isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", ["jn", "yn"])
+def test_bessel_functions_of_any_order(name, dtype, call):
+    for order in (0, 1, 2, 3, 7):
+        x = between(1.0, 80)().to(dtype)
+        got = call(name, [torch.full((256,), order, dtype=torch.int32), x], dtype).double()
+        tolerance = 1e-5 if dtype == torch.float32 else 1e-9
+        torch.testing.assert_close(got, bessel(order, name == "yn")(x.double()), rtol=tolerance, atol=tolerance)
+    x = torch.tensor([-2.5, 0.0, 1e-9, 0.25, math.inf, math.nan, 7.0, 30.0], dtype=torch.float64)
+    wanted = {
+        "jn": [mpmath.besselj(3, v) if math.isfinite(v) else v * 0 for v in x.tolist()],
+        "yn": [mpmath.bessely(3, v) if 0 < v < math.inf else math.nan for v in x.tolist()],
+    }[name]
+    wanted[4] = 0.0
+    if name == "yn":
+        wanted[1] = -math.inf
+    got = call(name, [torch.full((8,), 3, dtype=torch.int32), x], x.dtype)
+    torch.testing.assert_close(
+        got, torch.tensor([float(v) for v in wanted]).double(), rtol=2e-7, atol=0, equal_nan=True
+    )
+    assert call(name, [torch.full((8,), -1, dtype=torch.int32), x], x.dtype).isnan().all()
+    deep = torch.tensor([1.0, 20.0, 39.0, 60.0], dtype=torch.float64)
+    exact = [float((mpmath.besselj if name == "jn" else mpmath.bessely)(40, v)) for v in deep.tolist()]
+    got = call(name, [torch.full((4,), 40, dtype=torch.int32), deep], deep.dtype)
+    torch.testing.assert_close(got, torch.tensor(exact, dtype=torch.float64), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+def test_bits_in_reverse_order(dtype, call):
+    x, bits = whole(dtype), torch.iinfo(dtype).bits
+    unsigned = [int(f"{v % 2**bits:0{bits}b}"[::-1], 2) for v in x.tolist()]
+    wanted = torch.tensor([v - 2**bits if v >= 2 ** (bits - 1) else v for v in unsigned], dtype=dtype)
+    assert torch.equal(call("brev", [x], dtype), wanted)
+
+
+def test_all_that_cudas_libdevice_takes_is_taken_but_directed_rounding():
+    from triton.language.extra.cuda import libdevice as cudas
+
+    missing = []
+    for function in ast.parse(Path(cudas.__file__).read_text()).body:
+        if not isinstance(function, ast.FunctionDef) or re.fullmatch(
+            r"(add|sub|mul|div|fma|rcp|sqrt)_r[zud]", function.name
+        ):
+            continue
+        tables = [node for node in ast.walk(function) if isinstance(node, ast.Dict)]
+        for types in (key for table in tables for key in table.keys if isinstance(key, ast.Tuple)):
+            named = tuple(re.findall(r"dtype\(['\"](\w+)['\"]\)", ast.unparse(types)))
+            assert len(named) == len(types.elts)
+            if named not in FUNCTIONS.get(function.name, {}):
+                missing.append((function.name, named))
+    assert not missing
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_powers_of_integers(dtype, call):
+    x, n = between(-3, 3)().to(dtype), torch.randint(-9, 10, (256,), dtype=torch.int32)
+    x[:4], n[:4] = torch.tensor([0.0, -0.0, math.inf, -1.0], dtype=dtype), torch.tensor([0, -1, -3, 2**31 - 1])
+    with np.errstate(divide="ignore"):
+        wanted = torch.from_numpy(np.power(x.double().numpy(), n.double().numpy()))
+    rounded = 1e-6 if dtype == torch.float32 else 1e-14
+    torch.testing.assert_close(call("pow", [x, n], dtype).double(), wanted, rtol=rounded, atol=0)
 
 
 def whole(dtype: torch.dtype) -> torch.Tensor:

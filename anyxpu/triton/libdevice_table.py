@@ -90,7 +90,10 @@ OTHER_FUNCTIONS: dict[str, dict[tuple[str, ...], tuple[str, str]]] = {
         ("fp32",): ("fabs({0})", "fp32"),
         ("fp64",): ("fabs({0})", "fp64"),
     },
-    "brev": {("int32",): ("(int)ax_brev_u32((uint){0})", "int32")},
+    "brev": {
+        ("int32",): ("(int)ax_brev_u32((uint){0})", "int32"),
+        ("int64",): ("(long)((ulong)ax_brev_u32((uint){0}) << 32 | ax_brev_u32((uint)((ulong){0} >> 32)))", "int64"),
+    },
     "byte_perm": {("int32", "int32", "int32"): ("ax_byte_perm({0}, {1}, {2})", "int32")},
     "clz": {("int32",): ("(int)clz({0})", "int32"), ("int64",): ("(int)clz({0})", "int32")},
     "double2hiint": {("fp64",): ("(int)(as_long({0}) >> 32)", "int32")},
@@ -112,6 +115,10 @@ OTHER_FUNCTIONS: dict[str, dict[tuple[str, ...], tuple[str, str]]] = {
     "isinf": {("fp32",): ("(int)isinf({0})", "int32"), ("fp64",): ("(int)isinf({0})", "int32")},
     "isnan": {("fp32",): ("(int)isnan({0})", "int32"), ("fp64",): ("(int)isnan({0})", "int32")},
     "ldexp": {("fp32", "int32"): ("ldexp({0}, {1})", "fp32"), ("fp64", "int32"): ("ldexp({0}, {1})", "fp64")},
+    "jn": {
+        ("int32", "fp32"): ("ax_bessel_n_f32({0}, 0, {1})", "fp32"),
+        ("int32", "fp64"): ("ax_bessel_n_f64({0}, 0, {1})", "fp64"),
+    },
     "llrint": {("fp32",): ("(long)rint({0})", "int64"), ("fp64",): ("(long)rint({0})", "int64")},
     "llround": {("fp32",): ("(long)round({0})", "int64"), ("fp64",): ("(long)round({0})", "int64")},
     "longlong_as_double": {("int64",): ("as_double({0})", "fp64")},
@@ -138,6 +145,14 @@ OTHER_FUNCTIONS: dict[str, dict[tuple[str, ...], tuple[str, str]]] = {
     "scalbn": {("fp32", "int32"): ("ldexp({0}, {1})", "fp32"), ("fp64", "int32"): ("ldexp({0}, {1})", "fp64")},
     "signbit": {("fp32",): ("(int)signbit({0})", "int32"), ("fp64",): ("(int)signbit({0})", "int32")},
     "uint_as_float": {("uint32",): ("as_float({0})", "fp32")},
+    "yn": {
+        ("int32", "fp32"): ("ax_bessel_n_f32({0}, 1, {1})", "fp32"),
+        ("int32", "fp64"): ("ax_bessel_n_f64({0}, 1, {1})", "fp64"),
+    },
+}
+_POWERS_OF_INTEGERS: dict[tuple[str, ...], tuple[str, str]] = {
+    ("fp32", "int32"): ("pown({0}, {1})", "fp32"),
+    ("fp64", "int32"): ("pown({0}, {1})", "fp64"),
 }
 
 
@@ -199,6 +214,7 @@ def _functions() -> dict[str, dict[tuple[str, ...], tuple[str, str]]]:
     for table, types in ((FLOAT_FUNCTIONS, ("fp32", "fp64")), (F32_FUNCTIONS, ("fp32",))):
         for name, (count, expression) in table.items():
             out[name] = {(t,) * count: (expression, t) for t in types}
+    out["pow"].update(_POWERS_OF_INTEGERS)
     return out
 
 

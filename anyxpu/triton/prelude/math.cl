@@ -125,3 +125,43 @@ inline double ax_bessel_jy_f64(int order, int second, double x) {
   return order ? two_over_pi * (l * j1 - j0 / a + y1 / norm) : two_over_pi * (l * j0 - 2.0 * (y0 / norm));
 }
 inline float ax_bessel_jy_f32(int order, int second, float x) { return (float)ax_bessel_jy_f64(order, second, (double)x); }
+
+/* --- ax_bessel_n_: J or Y of any order that is not negative: by their recurrence upwards where that is stable (all Y; J up
+ * to the argument), else J by Miller's algorithm as above, or by the first term of its series */
+inline double ax_bessel_n_f64(int order, int second, double x) {
+  if (order < 0) return NAN;
+  if (order < 2) return ax_bessel_jy_f64(order, second, x);
+  double a = fabs(x);
+  if (isnan(x) || (second && x < 0.0)) return NAN;
+  if (isinf(a)) return 0.0;
+  double sign = (order & 1) && x < 0.0 ? -1.0 : 1.0;
+  if (second || a > (double)order) {
+    double below = ax_bessel_jy_f64(0, second, a), here = ax_bessel_jy_f64(1, second, a);
+    for (int n = 1; n < order && !isinf(here); ++n) {
+      double above = 2.0 * n / a * here - below;
+      below = here;
+      here = above;
+    }
+    return sign * here;
+  }
+  double wanted = 1.0;
+  if (a < 1e-8) {
+    for (int n = 1; n <= order; ++n) wanted *= 0.5 * a / n;
+    return sign * wanted;
+  }
+  double above = 0.0, here = 1e-250, norm = 0.0;
+  for (int n = order + 16 + (int)sqrt(160.0 * order); n > 0; --n) {
+    double below = 2.0 * n / a * here - above;
+    above = here;
+    here = below;
+    if (n == order + 1) wanted = here;
+    if (n & 1) norm += n == 1 ? here : 2.0 * here;
+    if (fabs(here) > 1e200) {
+      const double less = 1e-200;
+      above *= less; here *= less; norm *= less;
+      if (n <= order + 1) wanted *= less;
+    }
+  }
+  return sign * (wanted / norm);
+}
+inline float ax_bessel_n_f32(int order, int second, float x) { return (float)ax_bessel_n_f64(order, second, (double)x); }
