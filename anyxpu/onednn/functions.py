@@ -48,9 +48,9 @@ def is_costly(name: str, device: torch.device) -> bool:
     """Whether a function takes longer inside oneDNN's primitives than in a kernel after them, on this device.
 
     Args:
-        name: Inductor's.
+        name: Inductor's, gelu's with or without its algorithm.
     """
-    return name in _COSTLY and has_short_vectors(device)
+    return name.partition(" ")[0] in _COSTLY and has_short_vectors(device)
 
 
 def unary(name: str | None, scalars: Sequence[float | None], algorithm: str | None, after: str) -> Unary | None:
