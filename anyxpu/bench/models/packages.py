@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from anyxpu.bench.models.entry import Inputs, Size
 
-INSTALL = "pip install --no-deps -r requirements/models.txt"
+# With the torch that is there: torchvision wants one exactly, and pip would bring another for its newest.
+INSTALL = f'pip install "anyxpu[models]" torch=={torch.__version__.partition("+")[0]}'
 _NMS = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 _kept: list[torch.library.Library] = []  # definitions end with their Library
@@ -28,10 +29,7 @@ def load(package: str, suite: str) -> Any:
         _prepare_torchvision()  # which the others import where it is installed
         return importlib.import_module(package)
     except (ImportError, RuntimeError, OSError) as error:
-        raise ImportError(
-            f"the suite {suite} needs {package} ({error}). {INSTALL} has what goes with torch 2.13; "
-            "with another torch, that torch's torchvision"
-        ) from error
+        raise ImportError(f"the suite {suite} needs {package} ({error}). To have it: {INSTALL}") from error
 
 
 def _prepare_torchvision() -> None:
