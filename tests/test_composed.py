@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy
 import pytest
 import torch
 
@@ -72,6 +73,19 @@ def test_a_permutation_has_every_number_once():
     for n in (1, 2, 1000):
         made = torch.randperm(n, device="xpu")
         near(made.sort()[0], torch.arange(n))
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.float64], ids=str)
+@pytest.mark.parametrize("periodic", [True, False])
+def test_kaisers_window(dtype, periodic):
+    for n in (2, 3, 9, 400, 4001):
+        for beta in (0.0, 5.0, 12.0, -3.0):
+            expected = torch.from_numpy(numpy.kaiser(n + periodic, beta)[:n]).to(dtype)
+            bound = {torch.float64: 1e-13, torch.float32: 2e-6}.get(dtype, torch.finfo(dtype).eps)
+            near(torch.kaiser_window(n, periodic, beta, dtype=dtype, device="xpu"), expected, bound)
+            out = torch.empty(0, dtype=dtype, device="xpu")
+            near(torch.ops.aten.kaiser_window.beta_out(n, periodic, beta, out=out), expected, bound)
+    near(torch.kaiser_window(8, device="xpu"), torch.kaiser_window(8), 2e-6)
 
 
 def test_normal_numbers_of_many_means():

@@ -29,6 +29,9 @@ CASES = {
     "kaiser_window": lambda d, x: torch.kaiser_window(9, device=d),
     "kaiser_window.periodic": lambda d, x: torch.kaiser_window(9, False, device=d),
     "kaiser_window.beta": lambda d, x: torch.kaiser_window(9, True, 5.0, device=d),
+    "kaiser_window.beta_out": lambda d, x: torch.ops.aten.kaiser_window.beta_out(
+        9, True, 5.0, out=torch.empty(2, device=d)
+    ),
     "mode.values": lambda d, x: torch.mode(
         (x > 0).long(), out=(torch.empty(0, dtype=torch.long, device=d), torch.empty(0, dtype=torch.long, device=d))
     ),

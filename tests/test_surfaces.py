@@ -30,7 +30,6 @@ HOST = {
     r"_?linalg_|cholesky|triangular_solve|lu_|geqrf|ormqr": "linear algebra has no kernels yet",
     r"_fft_": "transforms on a CPU device are its library's, which is faster (ops/fourier.py)",
     r"_standard_gamma_grad|_dirichlet_grad": "gradients of drawing have no kernel yet",
-    r"kaiser_window": "a window is made once",
 }
 
 

@@ -1,4 +1,4 @@
-"""``arange`` and triangles of matrices on xpu, by the kernels of ``filling_kernels.py``.
+"""``arange``, what is made of it and triangles of matrices on xpu, by the kernels of ``filling_kernels.py``.
 
 A function here returns ``NotImplemented`` for a call that it does not serve; the host then computes it, or raises what
 CPU torch raises.
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from anyxpu.ops import launching, whole
+from anyxpu.shim import lib
 
 _INT64 = 2**63
 
@@ -171,3 +172,35 @@ def _places(row: int, col: int, dtype: torch.dtype | None, device: Any, there: A
         return torch.empty((2, 0), dtype=dtype, device=device)
     i, j = torch.arange(row, device=device)[:, None], torch.arange(col, device=device)[None, :]
     return torch.nonzero(there(i, j)).t().contiguous().to(dtype)
+
+
+def kaiser_window(
+    window_length: int, periodic: bool = True, beta: float = 12.0, *, dtype: torch.dtype | None = None,
+    layout: Any = None, device: Any = None, pin_memory: Any = None,
+) -> Any:  # fmt: skip
+    """aten::kaiser_window.beta: ``I0(beta * sqrt(1 - x * x)) / I0(beta)`` for x from -1 to 1, ``(window_length,)``.
+
+    Args:
+        periodic: one less than a symmetric window of one element more.
+    """
+    dtype = dtype or torch.get_default_dtype()
+    if not dtype.is_floating_point or dtype not in whole.NAMES or layout not in (None, torch.strided):
+        return NotImplemented
+    if not 1 < window_length < whole.MOST or not math.isfinite(beta):
+        return NotImplemented
+    wide = torch.float64 if dtype is torch.float64 else torch.float32
+    last = window_length - (0 if periodic else 1)
+    # 1 - x * x of x = u - 1 with u from the nearer end, which loses nothing beside either.
+    i = torch.arange(window_length, dtype=wide, device=device)
+    u = torch.minimum(i, last - i) * 2 / last
+    heights = torch.special.i0((u * (2 - u)).sqrt() * beta)
+    return (heights / torch.special.i0(torch.full((), beta, dtype=wide, device=device))).to(dtype)
+
+
+def kaiser_window_out(window_length: int, periodic: bool = True, beta: float = 12.0, *, out: Tensor) -> Any:
+    """aten::kaiser_window.beta_out: :func:`kaiser_window` of out's type, into ``out``, which is resized."""
+    made = kaiser_window(window_length, periodic, beta, dtype=out.dtype, device=out.device)
+    if made is NotImplemented:
+        return made
+    lib().resize_output(out, made.shape, torch.contiguous_format)
+    return out.copy_(made)

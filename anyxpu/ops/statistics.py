@@ -6,7 +6,8 @@ CPU torch raises.
 
 from __future__ import annotations
 
-from math import isfinite
+from collections.abc import Sequence
+from math import isfinite, prod
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from anyxpu.shim import lib
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Any:
@@ -128,3 +130,38 @@ def amp_update_scale_(
     tracker.view(()).copy_(torch.where(due, 0, steps))
     scale.view(()).copy_(torch.where(lost, scale.view(()) * backoff, made))
     return scale
+
+
+def hash_tensor(self: Tensor, dim: Sequence[int] = (), *, keepdim: bool = False, mode: int = 0) -> Any:
+    """aten::hash_tensor: the exclusive or of the bits of elements made 64 bits wide.
+
+    Args:
+        self: integers up to int64, bool or floats, of any shape but an empty one; floats want a device with float64.
+        dim: the dimensions that are reduced; all where there are none.
+        mode: 0, the one there is.
+
+    Returns:
+        uint64: of self's shape without ``dim``, or with 1 there for ``keepdim``.
+    """
+    x = self if self.dim() else self.view(1)
+    if mode != 0 or x.numel() == 0 or not all(-x.dim() <= d < x.dim() for d in dim):
+        return NotImplemented
+    reduced = sorted({d % x.dim() for d in dim}) if dim else list(range(x.dim()))
+    if len(reduced) != len(dim or reduced):
+        return NotImplemented
+    if x.dtype in (torch.bool, *_INTEGERS):
+        bits = x.to(torch.int64)
+    elif x.dtype in _FLOATS and lib().properties(x.get_device()).has_fp64:
+        bits = x.double().view(torch.int64)
+    else:
+        return NotImplemented
+    kept = [d for d in range(x.dim()) if d not in reduced]
+    n = prod(x.shape[d] for d in reduced)
+    rows = bits.permute(*kept, *reduced).reshape(*(x.shape[d] for d in kept), n)
+    while n > 1:  # one half with the other, and what is over with the first
+        over, n = rows[..., n - 1 :] if n % 2 else None, n // 2
+        rows = rows[..., :n] ^ rows[..., n : 2 * n]
+        if over is not None:
+            rows[..., :1] ^= over
+    made = rows[..., 0].contiguous().view(torch.uint64)
+    return made.view([1 if d in reduced else self.shape[d] for d in range(self.dim())]) if keepdim else made
