@@ -88,6 +88,20 @@ def test_kaisers_window(dtype, periodic):
     near(torch.kaiser_window(8, device="xpu"), torch.kaiser_window(8), 2e-6)
 
 
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.float64, torch.int64, torch.int8, torch.uint8, torch.bool], ids=str)
+def test_a_hash_is_the_exclusive_or_of_wide_bits(dtype):
+    x = (torch.randn(5, 7, 9) * 50).to(dtype)
+    bits = x.to(torch.float64 if dtype.is_floating_point else torch.int64).numpy().view(numpy.uint64)
+    for dim, keepdim in (([], False), ([1], True), ([0, -1], False), ([2, 0, 1], True)):
+        axes = tuple(dim) or None
+        expected = numpy.asarray(numpy.bitwise_xor.reduce(bits, axis=axes, keepdims=keepdim))
+        near(torch.hash_tensor(x.to("xpu"), dim, keepdim=keepdim), torch.from_numpy(expected))
+    across = torch.empty(0, dtype=torch.uint64, device="xpu")
+    torch.hash_tensor(x.to("xpu").transpose(0, 2), 1, out=across)
+    near(across, torch.from_numpy(numpy.bitwise_xor.reduce(bits, axis=1).T.copy()))
+    near(torch.hash_tensor(x[0, 0, 0].to("xpu")), torch.from_numpy(bits[:1, 0, 0].copy())[0])
+
+
 def test_normal_numbers_of_many_means():
     mean, std = torch.linspace(-50, 50, 4000).view(4000, 1), torch.tensor([0.5, 2.0, 9.0])
     made = torch.normal(mean.to("xpu"), std.to("xpu"))

@@ -83,6 +83,8 @@ def nansum(
     """aten::nansum: the sum over ``dim``, NaN being 0; so is a complex number with NaN in either part."""
     if not self.is_complex() and not self.is_floating_point():
         return self.sum(dim, keepdim, dtype=dtype)
+    if dtype is not None and not dtype.is_complex and not dtype.is_floating_point:
+        return NotImplemented  # which torch refuses
     return torch.where(torch.isnan(self), 0, self).sum(dim, keepdim, dtype=dtype)
 
 
@@ -98,6 +100,8 @@ def nansum_out(
     if out.device != self.device:
         return NotImplemented
     made = nansum(self, dim, keepdim, dtype=dtype or out.dtype)
+    if made is NotImplemented:
+        return made
     lib().resize_output(out, made.shape, torch.contiguous_format)
     return out.copy_(made)
 
