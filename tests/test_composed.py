@@ -75,6 +75,23 @@ def test_a_permutation_has_every_number_once():
         near(made.sort()[0], torch.arange(n))
 
 
+def test_nansum_adds_integers_where_its_dtype_says_so():
+    x = torch.tensor([[1.7, 2.7, -1.2], [3.0, math.nan, 4.0]], device="xpu")
+    expected = torch.tensor([2, 7])
+    near(torch.nansum(x, 1, dtype=torch.int64), expected)
+    out = torch.empty(2, dtype=torch.int64, device="xpu")
+    near(torch.nansum(x, 1, dtype=torch.int64, out=out), expected)
+
+
+def test_nansum_is_not_rounded_into_integers():
+    x = torch.randn(2, 3)
+    for device in ("cpu", "xpu"):
+        for call in (torch.nansum, torch.nanmean):
+            with pytest.raises(NotImplementedError, match="not implemented for 'Long'"):
+                call(x.to(device), 1, out=torch.empty(2, dtype=torch.int64, device=device))
+    anyxpu.ops.reset_counters()  # the host's words
+
+
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.float64], ids=str)
 @pytest.mark.parametrize("periodic", [True, False])
 def test_kaisers_window(dtype, periodic):
@@ -86,6 +103,8 @@ def test_kaisers_window(dtype, periodic):
             out = torch.empty(0, dtype=dtype, device="xpu")
             near(torch.ops.aten.kaiser_window.beta_out(n, periodic, beta, out=out), expected, bound)
     near(torch.kaiser_window(8, device="xpu"), torch.kaiser_window(8), 2e-6)
+    with pytest.raises(RuntimeError, match="Only dense CPU tensors can be pinned"):
+        torch.kaiser_window(8, device="xpu", pin_memory=True)
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.float64, torch.int64, torch.int8, torch.uint8, torch.bool], ids=str)
@@ -99,6 +118,8 @@ def test_a_hash_is_the_exclusive_or_of_wide_bits(dtype):
     across = torch.empty(0, dtype=torch.uint64, device="xpu")
     torch.hash_tensor(x.to("xpu").transpose(0, 2), 1, out=across)
     near(across, torch.from_numpy(numpy.bitwise_xor.reduce(bits, axis=1).T.copy()))
+    there = x.to("xpu")
+    assert torch.hash_tensor(there[:, :1], 1).data_ptr() != there.data_ptr()  # of one element too it is not that one
     near(torch.hash_tensor(x[0, 0, 0].to("xpu")), torch.from_numpy(bits[:1, 0, 0].copy())[0])
 
 
@@ -224,6 +245,24 @@ def test_bags_and_their_gradients(mode, dtype):
             results.append((out, *grads))
         for got, want in zip(results[1], results[0], strict=True):
             near(got, want.to(dtype), 1e-5 if dtype is torch.float32 else 3e-2)
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2], ids=["sum", "mean", "max"])
+def test_what_bags_keep_for_their_gradients(mode):
+    table, padding = torch.randn(6, 4), 2
+    indices, offsets = (
+        torch.tensor([1, 2, 5, 0, 2, 3, 2, 2, 2]),
+        torch.tensor([0, 3, 3, 6]),
+    )  # one empty, one of padding
+    bags = [part[part != padding] for part in indices.tensor_split(offsets[1:])]
+    kept = torch.ops.aten._embedding_bag(
+        table.to("xpu"), indices.to("xpu"), offsets.to("xpu"), False, mode, False, None, False, padding
+    )
+    near(kept[1], torch.tensor([0, 0, 0, 2, 2, 2, 3, 3, 3]))
+    near(kept[2], torch.tensor([len(bag) for bag in bags]))
+    none = torch.full((4,), -1)
+    largest = torch.stack([bag[table[bag].argmax(0)] if len(bag) else none for bag in bags])
+    near(kept[3], largest if mode == 2 else torch.empty(0, dtype=torch.int64))
 
 
 def test_a_table_is_cut_to_a_norm():

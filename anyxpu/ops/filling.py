@@ -181,7 +181,10 @@ def kaiser_window(
     """aten::kaiser_window.beta: ``I0(beta * sqrt(1 - x * x)) / I0(beta)`` for x from -1 to 1, ``(window_length,)``.
 
     Args:
+        window_length: 2 or more; a shorter one is the host's.
         periodic: one less than a symmetric window of one element more.
+        beta: finite; how narrow it is.
+        dtype: of floats; torch's default where None.
     """
     dtype = dtype or torch.get_default_dtype()
     if not dtype.is_floating_point or dtype not in whole.NAMES or layout not in (None, torch.strided):
@@ -191,7 +194,7 @@ def kaiser_window(
     wide = torch.float64 if dtype is torch.float64 else torch.float32
     last = window_length - (0 if periodic else 1)
     # 1 - x * x of x = u - 1 with u from the nearer end, which loses nothing beside either.
-    i = torch.arange(window_length, dtype=wide, device=device)
+    i = torch.arange(window_length, dtype=wide, device=device, pin_memory=bool(pin_memory))
     u = torch.minimum(i, last - i) * 2 / last
     heights = torch.special.i0((u * (2 - u)).sqrt() * beta)
     return (heights / torch.special.i0(torch.full((), beta, dtype=wide, device=device))).to(dtype)

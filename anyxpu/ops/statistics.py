@@ -77,14 +77,16 @@ def histc_out(self: Tensor, bins: int = 100, min: float = 0, max: float = 0, *, 
     return out.copy_(made)
 
 
+def _has_nan(t: Tensor) -> bool:
+    return t.is_complex() or t.is_floating_point()
+
+
 def nansum(
     self: Tensor, dim: list[int] | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Any:
     """aten::nansum: the sum over ``dim``, NaN being 0; so is a complex number with NaN in either part."""
-    if not self.is_complex() and not self.is_floating_point():
+    if not _has_nan(self):
         return self.sum(dim, keepdim, dtype=dtype)
-    if dtype is not None and not dtype.is_complex and not dtype.is_floating_point:
-        return NotImplemented  # which torch refuses
     return torch.where(torch.isnan(self), 0, self).sum(dim, keepdim, dtype=dtype)
 
 
@@ -97,11 +99,9 @@ def nansum_out(
     out: Tensor,
 ) -> Any:
     """aten::nansum.out: :func:`nansum` into ``out``, which is resized."""
-    if out.device != self.device:
-        return NotImplemented
+    if out.device != self.device or (dtype is None and _has_nan(self) and not _has_nan(out)):
+        return NotImplemented  # which torch refuses; where dtype says so it adds integers
     made = nansum(self, dim, keepdim, dtype=dtype or out.dtype)
-    if made is NotImplemented:
-        return made
     lib().resize_output(out, made.shape, torch.contiguous_format)
     return out.copy_(made)
 
@@ -167,5 +167,5 @@ def hash_tensor(self: Tensor, dim: Sequence[int] = (), *, keepdim: bool = False,
         rows = rows[..., :n] ^ rows[..., n : 2 * n]
         if over is not None:
             rows[..., :1] ^= over
-    made = rows[..., 0].contiguous().view(torch.uint64)
+    made = rows[..., 0].clone(memory_format=torch.contiguous_format).view(torch.uint64)  # of one, rows may be self's
     return made.view([1 if d in reduced else self.shape[d] for d in range(self.dim())]) if keepdim else made
