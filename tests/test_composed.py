@@ -10,6 +10,7 @@ import torch
 
 import anyxpu.ops
 from anyxpu import simulate
+from anyxpu.errors import ArgumentError
 from anyxpu.shim import lib
 
 pytestmark = pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device")
@@ -263,6 +264,16 @@ def test_what_bags_keep_for_their_gradients(mode):
     none = torch.full((4,), -1)
     largest = torch.stack([bag[table[bag].argmax(0)] if len(bag) else none for bag in bags])
     near(kept[3], largest if mode == 2 else torch.empty(0, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("name", ["embedding_bag", "_embedding_bag", "_embedding_bag_forward_only"])
+def test_bags_of_a_matrix_of_indices_are_refused(name):
+    """ATen's kernels read and write beyond the ends of such."""
+    indices, offsets = torch.randint(0, 6, (3, 4), device="xpu"), torch.tensor([0, 1], device="xpu")
+    with pytest.raises(ArgumentError, match=r"indices of one dimension, not of shape \(3, 4\): flatten them"):
+        getattr(torch.ops.aten, name)(torch.randn(6, 4, device="xpu"), indices, offsets)
+    rows = torch.nn.functional.embedding_bag(indices, torch.ones(6, 4, device="xpu"), mode="sum")
+    near(rows, torch.full((3, 4), 4.0))
 
 
 def test_a_table_is_cut_to_a_norm():

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anyxpu.errors import ArgumentError
+
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _SUM, _MEAN, _MAX = 0, 1, 2
 
@@ -33,7 +35,15 @@ def embedding_bag(
     Returns:
         ``(B, D)``; the bag of each index ``(N,)``; how many count in each bag, of the shape of ``offsets``; of maxima
         the index that each is of, ``(B, D)``, -1 in a bag of nothing, else an empty tensor.
+
+    Raises:
+        ArgumentError: indices are a matrix, of which torch's own kernels read and write beyond the ends.
     """
+    if indices.dim() == 2:
+        raise ArgumentError(
+            f"embedding_bag wants indices of one dimension, not of shape {tuple(indices.shape)}: flatten them, and say by "
+            "offsets where each row begins, as torch.nn.functional.embedding_bag does"
+        )
     if weight.dtype not in _FLOATS or weight.dim() != 2 or mode not in (_SUM, _MEAN, _MAX) or indices.numel() == 0:
         return NotImplemented
     if indices.dim() != 1 or offsets.dim() != 1 or indices.dtype != offsets.dtype:
