@@ -116,6 +116,14 @@ def on(device: str, values: Any) -> Any:
     return tree_map(there, values)
 
 
+def as_cuda(name: str, expected: Any) -> Any:
+    """The CPU's results, but for what xpu has as CUDA: an empty bag's largest elements have no place, -1 and not 0."""
+    if "embedding_bag" not in name or expected[3].dim() != 2:
+        return expected
+    out, bags, sizes, places = expected
+    return out, bags, sizes, places.masked_fill(sizes[: len(places), None] == 0, -1)
+
+
 def outcome(name: str, operator: Any, args: Any, kwargs: Any, expected: Any) -> dict[str, Any]:
     try:
         actual = operator(*on("xpu", args), **on("xpu", kwargs))
@@ -127,7 +135,7 @@ def outcome(name: str, operator: Any, args: Any, kwargs: Any, expected: Any) -> 
         return {"refused" if refused else "wrong": str(error)[:200]}
     except Exception as error:
         return {"wrong": f"{type(error).__name__}: {str(error)[:200]}"}
-    for a, e in zip(tree_leaves(actual), tree_leaves(expected), strict=True):
+    for a, e in zip(tree_leaves(actual), tree_leaves(as_cuda(name, expected)), strict=True):
         if not isinstance(e, torch.Tensor):
             continue
         if (a.shape, a.dtype) != (e.shape, e.dtype):

@@ -41,8 +41,8 @@ def embedding_bag(
     """
     if indices.dim() == 2:
         raise ArgumentError(
-            f"embedding_bag wants indices of one dimension, not of shape {tuple(indices.shape)}: flatten them, and say by "
-            "offsets where each row begins, as torch.nn.functional.embedding_bag does"
+            f"embedding_bag wants indices of one dimension, not of shape {tuple(indices.shape)}: flatten them, and say "
+            "by offsets where each row begins, as torch.nn.functional.embedding_bag does"
         )
     if weight.dtype not in _FLOATS or weight.dim() != 2 or mode not in (_SUM, _MEAN, _MAX) or indices.numel() == 0:
         return NotImplemented
