@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from anyxpu.ops import activation_functions as activations
 from anyxpu.ops import pointwise_functions as functions
 from anyxpu.ops.weight_only_kernels import read_below
 
@@ -36,25 +37,25 @@ def _then(x, other, at, mask, FUNCTION: tl.constexpr, P: tl.constexpr, Q: tl.con
     ``other``: the operator's second operand, read where the result goes.
     """
     if FUNCTION == "relu":
-        x = functions.relu(x)
+        x = activations.relu(x)
     elif FUNCTION == "leaky_relu":
-        x = functions.leaky_relu(x, P)
+        x = activations.leaky_relu(x, P)
     elif FUNCTION == "sigmoid":
         x = functions.sigmoid(x)
     elif FUNCTION == "tanh":
         x = functions.tanh(x)
     elif FUNCTION == "hardswish":
-        x = functions.hardswish(x)
+        x = activations.hardswish(x)
     elif FUNCTION == "hardsigmoid":
-        x = functions.hardsigmoid(x)
+        x = activations.hardsigmoid(x)
     elif FUNCTION == "hardtanh":
-        x = functions.hardtanh(x, P, Q)
+        x = activations.hardtanh(x, P, Q)
     elif FUNCTION == "swish":
-        x = functions.silu(x)
+        x = activations.silu(x)
     elif FUNCTION == "gelu none":
-        x = functions.gelu(x)
+        x = activations.gelu(x)
     elif FUNCTION == "gelu tanh":
-        x = functions.gelu_tanh(x)
+        x = activations.gelu_tanh(x)
     elif FUNCTION == "add":
         x = x + tl.load(other + at, mask=mask, other=0.0).to(tl.float32)
     elif FUNCTION == "sub":

@@ -22,7 +22,7 @@ class Row:
 
     Attributes:
         overload: the functional form, or the in-place one where torch makes the functional one of it.
-        function: of ``pointwise_functions.py``, or of ``special_functions.py`` (:data:`SPECIAL`).
+        function: of ``pointwise_functions.py`` or ``activation_functions.py``, or of those that :data:`SPECIAL` names.
         rule: which TensorIterator: ``same`` (as ``promote``, but operands of different types are not taken),
             ``promote`` (operands have a common type, which is the result's), ``float`` (integers become the default
             float), ``compare`` (operands have a common type, the result is bool), ``test`` (of one operand, bool),
@@ -43,7 +43,7 @@ class Row:
     exact: bool = False
 
 
-# By functions of special_functions.py.
+# By functions of special_functions.py, bessel_functions.py and polynomial_functions.py.
 SPECIAL: tuple[Row, ...] = (
     *(
         Row(f"special_{name}", name, "float", "T")
@@ -250,13 +250,23 @@ def _special(function: str) -> bool:
 
 def _function(function: str, variant: str, common: str) -> Any:
     """The Triton function of a row's variant; one of its own for a type, where steps are rounded to that type."""
-    from anyxpu.ops import complex_functions, pointwise_functions, special_functions
+    from anyxpu.ops import (
+        activation_functions,
+        bessel_functions,
+        complex_functions,
+        pointwise_functions,
+        polynomial_functions,
+        special_functions,
+    )
 
     name = _VARIANTS.get((function, variant), function)
-    functions: Any = special_functions if _special(function) else pointwise_functions
+    rooms: tuple[Any, ...] = (pointwise_functions, activation_functions)
+    if _special(function):
+        rooms = (special_functions, bessel_functions, polynomial_functions)
     if name.startswith(PART):
-        functions, name = complex_functions, name.removeprefix(PART)
-    return getattr(functions, f"{name}_{common}", None) or getattr(functions, name)
+        rooms, name = (complex_functions,), name.removeprefix(PART)
+    found = [getattr(room, each) for each in (f"{name}_{common}", name) for room in rooms if hasattr(room, each)]
+    return found[0]
 
 
 def source(
