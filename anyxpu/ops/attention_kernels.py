@@ -46,13 +46,11 @@ def _view(L, S, left, right, ALIGNED: tl.constexpr):
 @triton.jit
 def _rows(base, at, stride, count, columns, SIZE: tl.constexpr, MASKED: tl.constexpr, WIDE: tl.constexpr):
     """Some rows of a matrix; 0 outside of it."""
-    # The last row again and not a mask: with a mask a CPU reads element by element.
-    near = tl.minimum(at, count - 1) if MASKED else at
-    places = base + near.to(tl.int64)[:, None] * stride + columns[None, :]
-    whole: tl.constexpr = columns.shape[0] == SIZE
-    read = tl.load(places) if whole else tl.load(places, mask=(columns < SIZE)[None, :], other=0.0)
-    if MASKED:
-        read = tl.where((at < count)[:, None], read, 0.0)
+    places = base + at.to(tl.int64)[:, None] * stride + columns[None, :]
+    if MASKED or columns.shape[0] != SIZE:
+        read = tl.load(places, mask=(at < count)[:, None] & (columns < SIZE)[None, :], other=0.0)
+    else:
+        read = tl.load(places)
     return read.to(tl.float32) if WIDE else read
 
 
