@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 import textwrap
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import triton
 import triton.language as tl
 
 from anyxpu.errors import KernelError, UnsupportedOperation
+from anyxpu.triton import kernel_cache
 from tests.triton_support import launch
 
 JIT_PROGRAM = """
@@ -70,6 +73,29 @@ def test_a_second_process_compiles_nothing_of_a_graph(tmp_path, run_python):
     log.unlink()
     run_python(COMPILE_PROGRAM, **environment)
     assert not lines_of(log)
+
+
+def test_a_kernel_that_another_process_is_replacing_is_waited_for(tmp_path):
+    cache = kernel_cache.KernelCache.__new__(kernel_cache.KernelCache)
+    cache.cache_dir = cache.key = str(tmp_path)
+    cache.lock_path = str(tmp_path / "lock")
+
+    def write(binary: bytes, between: float = 0.0) -> None:
+        path = cache.put(binary, "twice.zebin")
+        time.sleep(between)
+        cache.put_group("twice.json", {"twice.zebin": path})
+
+    write(b"of the first")
+    file = tmp_path / "twice.zebin"
+    assert not kernel_cache.is_damaged(file, patience=0)
+    other = threading.Thread(target=write, args=(b"of the second", 0.5))
+    other.start()
+    while file.read_bytes() != b"of the second":
+        time.sleep(0.01)
+    assert not kernel_cache.is_damaged(file)
+    other.join()
+    file.write_bytes(b"of nobody")
+    assert kernel_cache.is_damaged(file, patience=0.1)
 
 
 CHOICES_PROGRAM = """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +56,20 @@ def install() -> None:
         knobs.cache.manager_class = KernelCache
 
 
-def is_damaged(file: Path) -> bool:
-    """Is a kernel's file known to differ from what was compiled? Without a list of checksums nothing is known."""
-    checksums = _checksums(file.with_name(_listing_name(f"{file.stem}.json"))) or {}
-    return file.name in checksums and _checksum(file) != checksums[file.name]
+def is_damaged(file: Path, patience: float = 3.0) -> bool:
+    """Is a kernel's file known to differ from what was compiled? Without a list of checksums nothing is known.
+
+    Two processes that compile one kernel at once may make different binaries of it, and each replaces the file before
+    the list: a file that differs is looked at again for ``patience`` seconds.
+    """
+    end = time.monotonic() + patience
+    while True:
+        checksums = _checksums(file.with_name(_listing_name(f"{file.stem}.json"))) or {}
+        if file.name not in checksums or _checksum(file) == checksums[file.name]:
+            return False
+        if time.monotonic() > end:
+            return True
+        time.sleep(0.02)
 
 
 def _listing_name(filename: str) -> str:
