@@ -271,8 +271,8 @@ def attend(
     """A block of queries of one head: their results, and the logarithms of their sums.
 
     Grid: (blocks of queries, heads, batches). ``scale`` is to the base of 2. Keys that not all of the queries see are
-    taken in blocks of BT. Of PARTS, what stands for batches are
-    parts of one batch's keys, ``part`` each, one after the other.
+    taken in blocks of BT. Of PARTS, what stands for batches are parts of one batch's keys, ``part`` each, one after the
+    other.
     """
     block, head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     row = batch * tl.num_programs(1) + head
