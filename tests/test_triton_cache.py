@@ -78,7 +78,7 @@ def test_a_second_process_compiles_nothing_of_a_graph(tmp_path, run_python):
 
 
 def test_a_kernel_that_another_process_is_replacing_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
+    monkeypatch.setenv(kernel_cache.VARIABLE, str(tmp_path))
     cache = kernel_cache.KernelCache("entry")
 
     def write(binary: bytes, between: float = 0.0) -> None:
