@@ -132,6 +132,7 @@ def test_what_is_sorted_along_keeps_all_its_bits():
     assert torch.equal(out, payload[x.argsort()])
 
 
+@pytest.mark.rotates(3)
 def test_results_are_those_of_the_unrolled_networks_bit_by_bit(unrolled):
     x = torch.randn(4, 32).mul(2).round()  # of both zeros
     x = x.masked_fill(torch.rand(x.shape) < 0.2, float("nan"))
