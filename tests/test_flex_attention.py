@@ -145,6 +145,8 @@ def test_a_longer_sequence_compiles_nothing_where_lengths_are_dynamic(xpu):
     for length in (150, 260, 391):
         q, k, v = torch.randn(3, 1, 2, length, 32)
         block_mask = create_block_mask(causal, None, None, length, length, xpu)
-        expected, _ = composed(q.double(), k.double(), v.double(), Case((1, 2, 2, length, length, 32, 32), causal), None)
+        expected, _ = composed(
+            q.double(), k.double(), v.double(), Case((1, 2, 2, length, length, 32, 32), causal), None
+        )
         assert error(call(q.to(xpu), k.to(xpu), v.to(xpu), block_mask=block_mask), expected) < 1e-5
     assert compiles.frame_count == 1

@@ -242,3 +242,46 @@ def test_sums_that_a_loop_carries_are_still_there_behind_the_product(dtype, sums
         total = a.double() @ b.double() + before
         other = other + before
     assert torch.equal(o.double(), total) and torch.equal(also.double(), other)
+
+
+@triton.jit
+def few_rows_kernel(a, b, o, N, K, first, M: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, KIND: tl.constexpr):
+    """Rows of ``a`` times a block of ``b`` (N, K), turned around or not, whose rows begin at ``first``.
+
+    What is outside of ``b`` counts as 0. ``stored``: the block is overwritten before it is multiplied.
+    """
+    i, n, k = tl.arange(0, M)[:, None], tl.arange(0, BN), tl.arange(0, BK)
+    rows = first + n
+    if KIND == "described":
+        described = tl.make_tensor_descriptor(b, [N, K], [K, 1], [BN, BK])
+        y = described.load([first, 0])
+    else:
+        inside = (rows >= 0)[:, None] & (rows < N)[:, None] & (k < K)[None, :]
+        at = b + rows[:, None] * K + k[None, :]
+        y = tl.load(at, inside, other=0)
+        if KIND == "stored":
+            tl.store(at, tl.full((BN, BK), 77, tl.float32).to(y.dtype), inside)
+    x = tl.load(a + i * BK + k[None, :])
+    along = tl.dot(x, tl.trans(y), input_precision="ieee", out_dtype=tl.float32)
+    tl.store(o + i * BN + n[None, :], along)
+    z = tl.load(b + K * N + n[:, None] * BK + k[None, :])  # a second matrix, whole
+    weights = tl.load(a + M * BK + i * BN + n[None, :])
+    across = tl.dot(weights, z, tl.zeros((M, BK), tl.float32) + 1, input_precision="ieee")
+    tl.store(o + M * BN + i * BK + k[None, :], across)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("kind", ["loaded", "described", "stored"])
+@pytest.mark.parametrize("rows", [1, 2, 4])
+@pytest.mark.parametrize("first", [0, 24, -5, 40])
+def test_few_rows_read_a_matrix_where_they_multiply_it_and_nothing_outside(rows, kind, dtype, first):
+    n, k, bn, bk = 56, 32, 32, 32
+    a, b = torch.randint(-9, 9, (2, rows, bn)).to(dtype), torch.randint(-9, 9, (n, k)).to(dtype)
+    z = torch.randint(-9, 9, (bn, bk)).to(dtype)
+    memory, o = torch.cat([b, z]), torch.zeros(2, rows, bn)
+    launch(few_rows_kernel, (1,), a, memory, o, n, k, first, M=rows, BN=bn, BK=bk, KIND=kind)
+    block = torch.cat([torch.zeros(5, k), b, torch.zeros(32, k)])[first + 5 : first + 5 + bn].double()
+    assert torch.equal(o[0].double(), a[0].double() @ block.T)
+    assert torch.equal(o[1].double(), a[1].double() @ z.double() + 1)
+    if kind == "stored":
+        assert (memory[max(first, 0) : min(first + bn, n)] == 77).all() and torch.equal(memory[n:], z)

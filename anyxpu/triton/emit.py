@@ -454,7 +454,7 @@ class Emitter:
         kept = {
             op.result: self.declare(op.result.element, self.registers(op), self.layout(op.result)) for op in leaving
         }
-        whole = self._held_at_once(chosen)
+        whole = self.held_at_once(chosen)
         if whole:
             with self.braces(f"if ({' && '.join(dict.fromkeys(whole.values()))})"):
                 self._print_body(chosen, kept, whole)
@@ -468,7 +468,7 @@ class Emitter:
         self.tensors.update(kept)
         return left
 
-    def _held_at_once(self, chosen: list[Op]) -> dict[Value, str]:
+    def held_at_once(self, chosen: list[Op]) -> dict[Value, str]:
         """What masks of a loop are made of and need not be, each with its condition, where it is worth two loops."""
         if not self.masks_are_slow:
             return {}

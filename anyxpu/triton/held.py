@@ -14,9 +14,9 @@ from anyxpu.triton.ir import Op, Scalar, Tensor, Value
 
 _MOVES = frozenset({"tt.broadcast", "tt.expand_dims", "tt.reshape", "ttg.convert_layout", "arith.extsi"})
 
-# Comparisons that hold of all where they hold of the largest left and the smallest right side: what is added to the
-# left one.
+# Comparisons that hold of all where they hold of the largest (smallest) left side: what is added to it.
 _BELOW = {"slt": 1, "sle": 0}
+_ABOVE = {"sgt": -1, "sge": 0}
 
 Terms = tuple[list[Value], int, int]
 """Scalars, and what is added to their sum at least and at most."""
@@ -38,7 +38,7 @@ def parts(mask: Value, name: Callable[[Value], str]) -> dict[Value, str]:
         return parts(op.operands[0], name)
     if op.name == "arith.andi":
         return parts(op.operands[0], name) | parts(op.operands[1], name)
-    if op.name != "arith.cmpi" or op.words[0] not in _BELOW or not isinstance(mask.type, Tensor):
+    if op.name != "arith.cmpi" or op.words[0] not in {**_BELOW, **_ABOVE} or not isinstance(mask.type, Tensor):
         return {}
     left, bound = _terms(op.operands[0]), _bound(op.operands[1], name)
     if left is None or bound is None:
@@ -46,6 +46,11 @@ def parts(mask: Value, name: Callable[[Value], str]) -> dict[Value, str]:
     scalars, least, most = left
     # In 64 bits, so that a sum of 32 that would wrap upwards is above the bound here.
     terms = [f"(long){name(v)}" for v in scalars]
+    if op.words[0] in _ABOVE:
+        condition = f"{' + '.join([*terms, f'{least + _ABOVE[op.words[0]]}L'])} >= {bound}"
+        if len(scalars) + (most > 0) > 1:  # or would wrap upwards
+            condition += f" && {' + '.join([*terms, f'{most}L'])} < {2**31}L"
+        return {mask: condition}
     condition = f"{' + '.join([*terms, f'{most + _BELOW[op.words[0]]}L'])} <= {bound}"
     if len(scalars) + (least < 0) > 1:  # or would wrap downwards
         condition += f" && {' + '.join([*terms, f'{least}L'])} >= {-(2**31)}L"

@@ -6,7 +6,9 @@ memory whose elements have the type of the sums (and, of ``b``, with lanes along
 row-major. What a loop does not change is turned before it, and sums that a loop carries stay where they are.
 
 The few rows of a decoding attention's scores, whose ``b`` is a transpose, are inner products instead: lanes lie along k
-as they do in what ``b`` is the transpose of, and sixteen sums at a time are folded into one vector of the result.
+as they do in what ``b`` is the transpose of, and sixteen sums at a time are folded into one vector of the result. What
+such rows are multiplied by is used once, so that it is read where it is used, if it comes from memory and nothing else
+wants it: a copy of it would cost as much as the product.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from anyxpu.triton import layout as layouts
@@ -22,6 +24,7 @@ from anyxpu.triton import move, tables
 from anyxpu.triton.emit import Array, Emitter, Loop, Recomputed, View, bit_expression
 from anyxpu.triton.ir import Op, Scalar, Value
 from anyxpu.triton.layout import ACCUMULATOR_ROWS, BitMap, Layout, log2
+from anyxpu.triton.memory import element_load
 
 _F32 = Scalar("f32")
 _SUMS = {"f32": _F32, "f16": _F32, "bf16": _F32, "f64": Scalar("f64"), "i32": Scalar("i32")}
@@ -43,15 +46,21 @@ def dot(e: Emitter, op: Op, a: Value, b: Value) -> None:
     """Print ``result = c + a · b``, one tile after the other."""
     c = op.operands[2]
     _join_later(e, op, c)
-    e.flush()
     wide = sums_of(op)
     assert wide is not None
     c_type = tables.register_type(wide)
     m, n = move.tensor_type(a).shape[-2], move.tensor_type(b).shape[-1]
     columns = _transposed(e, b) if m <= FEW_ROWS else None
     if columns is not None and _summable(e, columns):
+        _read_later(e, op, columns)
+        e.flush()
         _inner(e, op, a, columns, wide)
         return
+    if m <= FEW_ROWS and _in_rows(e, op, b) and _read_later(e, op, b):
+        e.flush()
+        _by_rows(e, op, a, b, wide)
+        return
+    e.flush()
     source = _transposed(e, a)
     left = _matrix(e, a, wide) if source is None else _matrix(e, source, wide).transposed()
     right = _matrix(e, e.turned.get(b) or move.innermost(e, b), wide, log2(e.lanes))
@@ -277,6 +286,55 @@ def _summable(e: Emitter, columns: Value) -> bool:
     return e.warps == 1 and n >= e.lanes and k >= e.lanes and layout.lane == along_k
 
 
+@dataclass(frozen=True)
+class _Read:
+    """What a load gives, read where it is wanted."""
+
+    op: Op
+
+    def inputs(self) -> Sequence[Value]:
+        return self.op.operands
+
+    def at(self, loop: Loop, value: Value, index: BitMap) -> str:
+        return element_load(loop, self.op, [loop.value(o, index) for o in self.op.operands])
+
+
+def _read_later(e: Emitter, product: Op, v: Value) -> bool:
+    """Let ``v`` be read where the product uses it, if a load that waits makes it for nothing else; says whether it is.
+
+    A store that waits as well would come first, and an assertion would be about what has been read already.
+    """
+    load = v.owner
+    if not isinstance(load, Op) or load.name != "tt.load" or load not in e.pending:
+        return False
+    if any(op.name in ("tt.store", "tt.assert") for op in e.pending) or not _wanted_by(e, v, product):
+        return False
+    e.pending.remove(load)
+    e.tensors[v] = _Read(load)
+    return True
+
+
+def _wanted_by(e: Emitter, v: Value, product: Op) -> bool:
+    """Whether the product is all that wants ``v``, as it is or turned around."""
+    return all(
+        user is product or (user.name in ("tt.trans", "ttg.convert_layout") and _wanted_by(e, user.result, product))
+        for user in e.users[v]
+    )
+
+
+def _where_masks_hold(e: Emitter, v: Value, body: Callable[[frozenset[Value]], None]) -> None:
+    """Print what reads ``v`` in a loop: once without masks, where that is worth it, and once with them."""
+    read = e.tensors[v]
+    whole = e.held_at_once([read.op]) if isinstance(read, _Read) else {}
+    if not whole:
+        body(frozenset())
+        return
+    with e.braces(f"if ({' && '.join(dict.fromkeys(whole.values()))})"):
+        body(frozenset(whole))
+    with e.braces("else"):
+        body(frozenset())
+
+
 def _inner(e: Emitter, op: Op, a: Value, columns: Value, wide: Scalar) -> None:
     """``result = c + a · b`` as inner products of rows of ``a`` and of ``columns``, the transpose of ``b``."""
     (n, k), lanes = move.tensor_type(columns).shape, e.lanes
@@ -299,23 +357,78 @@ def _inner(e: Emitter, op: Op, a: Value, columns: Value, wide: Scalar) -> None:
     writes = Layout((*(n << i for i in range(log2(m))), *(lanes << i for i in range(groups))), layout.lane, ())
     registers = layouts.register_map(layout, writes)
     assert places is not None and registers is not None
-    at, row, step = e.fresh("k"), e.fresh("k"), e.fresh("k")
-    with e.braces(f"for (int {at} = 0; {at} < {m << groups}; ++{at})"):
-        e.line(f"const int {row} = {at} & {m - 1};")
-        sums = [e.variable(c_type, "0") for _ in range(lanes)]
-        with e.braces(f"for (int {step} = 0; {step} < {1 << steps}; ++{step})"):
-            loop = Loop(e, 1 << steps + groups)
-            e.line(f"const int {loop.counter} = {step} + ({at} >> {log2(m)} << {steps});")
-            vector = e.variable(c_type, f"{x}[{row} * {k} + {step} * {lanes} + lane]")
-            for i, total in enumerate(sums):
-                index = BitMap(places.bases[log2(lanes) :], places.linear(i) ^ places.const)
-                e.line(f"{total} = {multiply_add(wide, loop.value(columns, index), vector, total)};")
-        for bit in reversed(range(log2(lanes))):
-            sums = _folded(e, sums, wide, 1 << bit)
-        result = Loop(e, m << groups)
-        result.counter = at
-        total = _sum(wide, sums[0], result.value(c, registers))
-        e.line(f"{out.element(result.register(registers))} = {tables.rounded(total, op.result.element)};")
+    indices = [BitMap(places.bases[log2(lanes) :], places.linear(i) ^ places.const) for i in range(lanes)]
+
+    def body(true: frozenset[Value]) -> None:
+        at, row, step = e.fresh("k"), e.fresh("k"), e.fresh("k")
+        with e.braces(f"for (int {at} = 0; {at} < {m << groups}; ++{at})"):
+            e.line(f"const int {row} = {at} & {m - 1};")
+            sums = [e.variable(c_type, "0") for _ in range(lanes)]
+            with e.braces(f"for (int {step} = 0; {step} < {1 << steps}; ++{step})"):
+                loop = Loop(e, 1 << steps + groups)
+                loop.true = true
+                e.line(f"const int {loop.counter} = {step} + ({at} >> {log2(m)} << {steps});")
+                vector = e.variable(c_type, f"{x}[{row} * {k} + {step} * {lanes} + lane]")
+                for index, total in zip(indices, sums, strict=True):
+                    e.line(f"{total} = {multiply_add(wide, loop.value(columns, index), vector, total)};")
+            for bit in reversed(range(log2(lanes))):
+                sums = _folded(e, sums, wide, 1 << bit)
+            result = Loop(e, m << groups)
+            result.counter = at
+            total = _sum(wide, sums[0], result.value(c, registers))
+            e.line(f"{out.element(result.register(registers))} = {tables.rounded(total, op.result.element)};")
+
+    _where_masks_hold(e, columns, body)
+    e.barrier()
+    e.tensors[op.result] = out
+
+
+def _in_rows(e: Emitter, op: Op, b: Value) -> bool:
+    """Whether lanes lie along the columns, in ``b`` and in the result."""
+    along = tuple(1 << i for i in range(log2(e.lanes)))
+    return (
+        e.warps == 1 and len(move.tensor_type(b).shape) == 2 and e.layout(b).lane == e.layout(op.result).lane == along
+    )
+
+
+def _by_rows(e: Emitter, op: Op, a: Value, b: Value, wide: Scalar) -> None:
+    """``result = c + a · b``, each row of ``b`` read once for all of the few rows of ``a``."""
+    (k, n), lanes = move.tensor_type(b).shape, e.lanes
+    m = move.tensor_type(a).shape[-2]
+    (x,) = _put(e, (a,), wide)
+    e.barrier()
+    c, layout = op.operands[2], e.layout(op.result)
+    out = e.declare(op.result.element, layout.registers, indexed=True)
+    c_type = tables.register_type(wide)
+    vectors = min(n // lanes, ACCUMULATOR_ROWS // m)
+    beside, further = log2(vectors), log2(n // lanes // vectors)
+    columns = [lanes << i for i in range(beside + further)]
+    # Of both: the vectors that are summed at once, then rows, then further vectors.
+    reads = Layout((*columns[:beside], *(n << i for i in range(log2(k))), *columns[beside:]), e.layout(b).lane, ())
+    writes = Layout((*columns[:beside], *(n << i for i in range(log2(m))), *columns[beside:]), layout.lane, ())
+    places, registers = layouts.register_map(e.layout(b), reads), layouts.register_map(layout, writes)
+    assert places is not None and registers is not None
+    indices = [BitMap(places.bases[beside:], places.linear(i) ^ places.const) for i in range(vectors)]
+    bases = registers.bases[beside + log2(m) :]
+    results = [BitMap(bases, registers.linear(i) ^ registers.const) for i in range(vectors * m)]
+
+    def body(true: frozenset[Value]) -> None:
+        group, row = Loop(e, 1 << further), e.fresh("k")
+        at = group.counter
+        with e.braces(f"for (int {at} = 0; {at} < {1 << further}; ++{at})"):
+            totals = [group.temporary(wide, group.value(c, index)) for index in results]
+            with e.braces(f"for (int {row} = 0; {row} < {k}; ++{row})"):
+                loop = Loop(e, k << further)
+                loop.true = true
+                e.line(f"const int {loop.counter} = {row} + ({at} << {log2(k)});")
+                read = [e.variable(c_type, loop.value(b, index)) for index in indices]
+                for i, total in enumerate(totals):
+                    number = f"{x}[{i // vectors * k} + {row}]"
+                    e.line(f"{total} = {multiply_add(wide, number, read[i % vectors], total)};")
+            for index, total in zip(results, totals, strict=True):
+                e.line(f"{out.element(group.register(index))} = {tables.rounded(total, op.result.element)};")
+
+    _where_masks_hold(e, b, body)
     e.barrier()
     e.tensors[op.result] = out
 
