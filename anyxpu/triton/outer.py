@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from anyxpu.triton import layout as layouts
 from anyxpu.triton import move, tables
-from anyxpu.triton.emit import Array, Emitter, Loop, Recomputed, View, bit_expression
+from anyxpu.triton.emit import UNROLL_LIMIT, Array, Emitter, Loop, Recomputed, View, bit_expression
 from anyxpu.triton.ir import Op, Scalar, Value
 from anyxpu.triton.layout import ACCUMULATOR_ROWS, BitMap, Layout, log2
 from anyxpu.triton.memory import element_load
@@ -70,7 +70,8 @@ def dot(e: Emitter, op: Op, a: Value, b: Value) -> None:
     out = _accumulated_in_place(e, op) or e.declare(op.result.element, layout.registers)
     tile = _tile(layout, m, n, e.lanes)
     origin = Layout(layout.reg, (0,) * len(layout.lane), layout.warp)
-    with e.loop(layout.registers >> len(tile.rows + tile.vectors)) as loop:
+    # Arrays of more registers are in memory, so that a loop may index them: written out it would be long for nothing.
+    with e.loop(layout.registers >> len(tile.rows + tile.vectors), unroll=layout.registers <= UNROLL_LIMIT) as loop:
         others = (i for i in range(len(layout.reg)) if i not in (*tile.rows, *tile.vectors))
         bases = tuple(1 << i for i in others)
         # Registers of the tile: a vector of columns' rows, and then the next one's.

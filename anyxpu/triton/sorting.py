@@ -4,8 +4,8 @@ Triton's ``tl.sort`` and ``tl.topk`` and Inductor's ``sort_with_index`` are bito
 each traced into the kernel, as reshapes and sums of a hypercube: a sort of 1,024 elements is 55 copies of a stage, and
 takes a compiler seconds, or a minute for a GPU. Here the same networks, compare for compare, are two loops around one
 stage, whose partner lanes are reached by ``tl.gather`` (K. Batcher, "Sorting networks and their applications", 1968).
-Results are the same bits, also of NaNs and of ties; of ``tl.topk``'s zeros the signs may differ, since it joins halves by
-a maximum, which of 0 and -0 is either.
+Results are the same bits, also of NaNs and of ties; but zeros of ``tl.topk`` may have the other sign, since halves are
+joined by a maximum, which of 0 and -0 is either.
 """
 
 # mypy: disable-error-code="no-untyped-def"
