@@ -135,23 +135,11 @@ def _blocks(
     backward: bool,
     packed: bool,
     windowed: bool,
-    behind: int,
+    keys: int,
 ) -> Blocks:
-    """``behind``: how many keys there are behind the last whole 128."""
     most = 1 << (max(queries, 16) - 1).bit_length()
     if torch.xpu.get_device_properties(device).type == "cpu":
-        # Measured, of 4 and 8: few rows by themselves are 1.1 to 2 times as fast as in a tile of 16.
-        if queries <= 8 and not backward:
-            rows = 1 << (queries - 1).bit_length()
-            return Blocks(rows, 16 if rows == 1 else 32, 1, True, few=True)
-        # Measured on AVX2, whose cores have 32 KiB of first cache: 64 are 1.2 times as fast as 128.
-        keys = 32 if size > 128 else 64 if backward or has_short_vectors(device) else 128
-        # What follows was measured on AVX2 as well. A block of 64 queries takes 5 to 10 % less time than two of 32,
-        # which pays where few rows of the last are wasted.
-        rows = 32 if -(-queries // 64) * 64 > 1.08 * (-(-queries // 32) * 32) else 64
-        # Blocks of 8 keys take 15 to 30 % more time a key than one of 64, and read fewer that are not there.
-        rest = 32 if windowed else 8 if behind % keys <= 24 else keys
-        return Blocks(min(rows, most), keys, 1, True, rest=min(rest, keys))
+        return _of_cpu(device, queries, size, backward, windowed, keys, most)
     # Operands of f32 and of long heads take 64 KiB of local memory, which the smallest of Intel's GPUs have.
     rows = 32 if backward or (size > 128 and dtype == torch.float32) else 64
     rows = 16 if backward and dtype == torch.float32 else rows  # more of them spill on the oldest
@@ -161,6 +149,37 @@ def _blocks(
     # Eight sub-groups spill where few rows are wide (on Xe-HPG), and in gradients of packed sequences (on Xe2).
     fewer = narrow and (packed and size <= 64 if backward else rows <= 16 and 64 < size <= 128)
     return Blocks(rows, 16 if short else 32, 4 if fewer else 8, False)
+
+
+# Queries and keys of a block, and the time that an element of a matrix of scores takes with them, on AVX2 with heads of
+# 64: smaller ones take longer, and compute fewer that are not there.
+_FORWARD = {(16, 16): 1.115, (32, 64): 1.02, (64, 64): 1.0}
+_BACKWARD = {(16, 32): 1.05, (32, 32): 1.04, (32, 64): 1.02, (64, 64): 1.0}
+
+
+def _of_cpu(
+    device: torch.device, queries: int, size: int, backward: bool, windowed: bool, keys: int, most: int
+) -> Blocks:
+    """``most``: queries of a block."""
+    # Measured, of 4 and 8: few rows by themselves are 1.1 to 2 times as fast as in a tile of 16.
+    if queries <= 8 and not backward:
+        rows = 1 << (queries - 1).bit_length()
+        return Blocks(rows, 16 if rows == 1 else 32, 1, True, few=True)
+
+    def cost(block: tuple[int, int]) -> float:
+        rows, columns = block
+        whole = -(-queries // rows) * rows
+        # Forward the last keys are taken by fewer.
+        return whole * (-(-keys // columns) * columns * _BACKWARD[block] if backward else _FORWARD[block])
+
+    rows, columns = min(_BACKWARD if backward else _FORWARD, key=cost)
+    if size > 128:
+        rows, columns = max(rows, 32), 32
+    elif not backward and rows > 16 and not has_short_vectors(device):
+        columns = 128  # on AVX2, whose cores have 32 KiB of first cache, 64 are 1.2 times as fast
+    # Blocks of 8 keys take 15 to 30 % more time a key than one of 64.
+    rest = 32 if windowed else 8 if keys % columns <= 24 else columns
+    return Blocks(min(rows, most), columns, 1, True, rest=min(rest, columns))
 
 
 class Problem:
@@ -240,7 +259,8 @@ class Problem:
     def blocks(self, backward: bool) -> Blocks:
         size, packed = max(self.size, self.width), self.packing is not None
         device, dtype = self.query.device, self.query.dtype
-        return _blocks(device, dtype, self.queries, size, backward, packed, self.window != ALL, self.keys % 128)
+        keys = min(self.keys, 1024 + self.keys % 128)  # of many, what is behind the last whole block matters alone
+        return _blocks(device, dtype, self.queries, size, backward, packed, self.window != ALL, keys)
 
 
 def _unit(t: Tensor) -> Tensor:
