@@ -193,6 +193,14 @@ TABLE: tuple[Patch, ...] = (
         "reductions over long rows read them twice on a CPU device",
     ),
     Patch(
+        "attention-tiles",
+        f"{_INDUCTOR}.choices",
+        ("InductorChoices.get_flex_attention_fwd_configs", "InductorChoices.get_flex_decode_configs"),
+        "anyxpu.inductor.attention_tiles:for_devices",
+        "the blocks of flex_attention for XPU were chosen for another compiler",
+        "flex_attention spills on Intel GPUs, and with long heads of float32 does not compile for Xe-HPG",
+    ),
+    Patch(
         "graph-caches",
         f"{_INDUCTOR}.codecache",
         ("CacheBase.get_system",),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
-pytestmark = pytest.mark.not_simulated("compares results")
+from anyxpu.inductor import heuristics
 
 Score = Callable[..., Tensor]
 
@@ -75,7 +75,7 @@ CASES = {
     "short heads": Case((1, 2, 2, 130, 130, 16, 16), causal),
     "heads of 80": Case((1, 2, 2, 130, 130, 80, 80), causal),
     "own scale": Case((1, 2, 2, 130, 130, 64, 64), scale=0.3),
-    "small blocks of the mask": Case((1, 2, 2, 130, 130, 64, 64), sliding, blocks=32),
+    "large blocks of the mask": Case((1, 2, 2, 300, 300, 64, 64), sliding, blocks=256),
     "one query": Case((2, 8, 8, 1, 500, 64, 64), trained=False),
     "one query, shared keys": Case((2, 8, 2, 1, 500, 64, 64), lambda b, h, q, k: k < 401, trained=False),
     "four queries": Case((2, 4, 4, 4, 256, 128, 128), lambda b, h, q, k: q + 250 >= k, trained=False),
@@ -103,6 +103,7 @@ def error(got: Tensor, expected: Tensor) -> float:
 
 
 @pytest.mark.rotates(20)
+@pytest.mark.not_simulated("compares results")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_it_equals_attention_of_whole_matrices(xpu, name, dtype):
@@ -138,15 +139,35 @@ def test_it_equals_attention_of_whole_matrices(xpu, name, dtype):
         assert all(error(a, b) < limit for a, b in zip(ours, theirs, strict=True))
 
 
-def test_a_longer_sequence_compiles_nothing_where_lengths_are_dynamic(xpu):
+@pytest.mark.not_simulated("compares results")
+def test_longer_sequences_compile_nothing_once_lengths_are_dynamic(xpu):
     torch._dynamo.reset()
     compiles = torch._dynamo.testing.CompileCounterWithBackend("inductor")
     call = torch.compile(flex_attention, dynamic=True, backend=compiles)
-    for length in (150, 260, 391):
+    for length in (150, 260, 391, 520):
         q, k, v = torch.randn(3, 1, 2, length, 32)
         block_mask = create_block_mask(causal, None, None, length, length, xpu)
-        expected, _ = composed(
-            q.double(), k.double(), v.double(), Case((1, 2, 2, length, length, 32, 32), causal), None
-        )
+        case = Case((1, 2, 2, length, length, 32, 32), causal)
+        expected, _ = composed(q.double(), k.double(), v.double(), case, None)
         assert error(call(q.to(xpu), k.to(xpu), v.to(xpu), block_mask=block_mask), expected) < 1e-5
-    assert compiles.frame_count == 1
+    assert compiles.frame_count == 2  # how many blocks the first mask has is taken for a constant, on any device
+
+
+def test_blocks_on_a_gpu_are_ours_and_elsewhere_those_in_tree(monkeypatch):
+    from torch._inductor import choices, config
+
+    made = choices.InductorChoices()
+
+    def blocks(device: str, dtype: torch.dtype = torch.bfloat16, size: int = 128) -> list[tuple[int, int]]:
+        return [(c.block_m, c.block_n) for c in made.get_flex_attention_fwd_configs(size, dtype, device)]
+
+    monkeypatch.setattr(heuristics, "only_cpu_devices", lambda: False)
+    assert blocks("xpu") == [(128, 16)] and blocks("xpu", torch.float32) == [(64, 32)]
+    assert blocks("mtia") != [(128, 16)]  # as any other device
+    assert blocks("xpu", size=512) == [(64, 32)]  # in-tree's
+    assert [c.block_n for c in made.get_flex_decode_configs(256, torch.bfloat16, "xpu")] == [32]
+    assert [c.block_n for c in made.get_flex_decode_configs(128, torch.bfloat16, "xpu")] == [64]
+    with config.patch(max_autotune=True):
+        assert blocks("xpu")[-1] == (128, 16) and len(blocks("xpu")) > 2
+    monkeypatch.setattr(heuristics, "only_cpu_devices", lambda: True)
+    assert blocks("xpu") == [(128, 64)]

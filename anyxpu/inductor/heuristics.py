@@ -130,7 +130,7 @@ def longer_rows(module: ModuleType) -> None:
             and not cooperative_reduction
             and features.get_reduction_hint() == ReductionHint.INNER
             and V.graph.get_current_device_or_throw().type == "xpu"
-            and _only_cpu_devices()
+            and only_cpu_devices()
             and V.graph.sizevars.statically_known_leq(
                 features.reduction_numel, Core.of(torch.xpu.get_device_capability()).row
             )
@@ -161,10 +161,10 @@ def no_gpu_estimates(module: ModuleType) -> None:
     def is_big_gpu(index_or_device: int | torch.device = 0) -> bool:
         if _asks_for_templates(module.config):
             return True
-        return not _only_cpu_devices() and bool(big(index_or_device))
+        return not only_cpu_devices() and bool(big(index_or_device))
 
     def get_device_tflops(dtype: torch.dtype) -> float:
-        return 0.0 if _only_cpu_devices() else float(peak(dtype))
+        return 0.0 if only_cpu_devices() else float(peak(dtype))
 
     module.__dict__.update(is_big_gpu=is_big_gpu, get_device_tflops=get_device_tflops)
 
@@ -188,14 +188,14 @@ def sums_without_atomics(module: ModuleType) -> None:
         src_is_tensor: bool,
     ) -> bool:
         sums = op_overload.overloadpacket == torch.ops.aten.scatter_reduce_ and reduction_type == "sum"
-        if sums and src_is_tensor and src_device_type == "xpu" and _only_cpu_devices():
+        if sums and src_is_tensor and src_device_type == "xpu" and only_cpu_devices():
             return True
         return bool(original(op_overload, reduction_type, self_dtype, src_dtype, src_device_type, src_is_tensor))
 
     module.__dict__["use_scatter_fallback"] = use_scatter_fallback
 
 
-def _only_cpu_devices() -> bool:
+def only_cpu_devices() -> bool:
     import torch
 
     if torch.cuda.is_available() or not torch.xpu.is_available():

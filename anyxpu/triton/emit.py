@@ -144,7 +144,20 @@ class Recomputed:
         return loop.temporary(value.element, loop.emitter.expression(self.op, args))
 
 
-Elements = Array | Splat | Range | View | Join | Recomputed
+@dataclass(frozen=True)
+class Read:
+    """What a load gives, read where it is wanted."""
+
+    op: Op
+
+    def inputs(self) -> Sequence[Value]:
+        return self.op.operands
+
+    def at(self, loop: Loop, value: Value, index: BitMap) -> str:
+        return str(ELEMENT_PRINTERS["tt.load"](loop, self.op, [loop.value(o, index) for o in self.op.operands]))
+
+
+Elements = Array | Splat | Range | View | Join | Recomputed | Read
 
 
 # --- one loop over registers

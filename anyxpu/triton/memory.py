@@ -35,8 +35,7 @@ def zero(t: Type) -> str:
     return "0" if isinstance(t, Pointer) else tables.literal(0, t)
 
 
-def element_load(loop: Loop, op: Op, args: Sequence[str]) -> str:
-    """Print the load of one element; the variable that holds it."""
+def _element_load(loop: Loop, op: Op, args: Sequence[str]) -> str:
     t = op.result.element
     value = load_expression(args[0], t, bool(op.attrs.get("isVolatile")))
     conditions = [a for a in args[1:2] if a != "true"] + _checked(loop, op)
@@ -59,7 +58,7 @@ def _checked(loop: Loop, op: Op) -> list[str]:
     return loop.checked if "looked_up" in op.attrs else []
 
 
-ELEMENT_PRINTERS["tt.load"] = element_load
+ELEMENT_PRINTERS["tt.load"] = _element_load
 ELEMENT_PRINTERS["tt.store"] = _element_store
 
 

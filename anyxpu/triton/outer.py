@@ -21,10 +21,9 @@ from dataclasses import dataclass, replace
 
 from anyxpu.triton import layout as layouts
 from anyxpu.triton import move, tables
-from anyxpu.triton.emit import UNROLL_LIMIT, Array, Emitter, Loop, Recomputed, View, bit_expression
+from anyxpu.triton.emit import UNROLL_LIMIT, Array, Emitter, Loop, Read, Recomputed, View, bit_expression
 from anyxpu.triton.ir import Op, Scalar, Value
 from anyxpu.triton.layout import ACCUMULATOR_ROWS, BitMap, Layout, log2
-from anyxpu.triton.memory import element_load
 
 _F32 = Scalar("f32")
 _SUMS = {"f32": _F32, "f16": _F32, "bf16": _F32, "f64": Scalar("f64"), "i32": Scalar("i32")}
@@ -287,19 +286,6 @@ def _summable(e: Emitter, columns: Value) -> bool:
     return e.warps == 1 and n >= e.lanes and k >= e.lanes and layout.lane == along_k
 
 
-@dataclass(frozen=True)
-class _Read:
-    """What a load gives, read where it is wanted."""
-
-    op: Op
-
-    def inputs(self) -> Sequence[Value]:
-        return self.op.operands
-
-    def at(self, loop: Loop, value: Value, index: BitMap) -> str:
-        return element_load(loop, self.op, [loop.value(o, index) for o in self.op.operands])
-
-
 def _read_later(e: Emitter, product: Op, v: Value) -> bool:
     """Let ``v`` be read where the product uses it, if a load that waits makes it for nothing else; says whether it is.
 
@@ -311,7 +297,7 @@ def _read_later(e: Emitter, product: Op, v: Value) -> bool:
     if any(op.name in ("tt.store", "tt.assert") for op in e.pending) or not _wanted_by(e, v, product):
         return False
     e.pending.remove(load)
-    e.tensors[v] = _Read(load)
+    e.tensors[v] = Read(load)
     return True
 
 
@@ -326,7 +312,7 @@ def _wanted_by(e: Emitter, v: Value, product: Op) -> bool:
 def _where_masks_hold(e: Emitter, v: Value, body: Callable[[frozenset[Value]], None]) -> None:
     """Print what reads ``v`` in a loop: once without masks, where that is worth it, and once with them."""
     read = e.tensors[v]
-    whole = e.held_at_once([read.op]) if isinstance(read, _Read) else {}
+    whole = e.held_at_once([read.op]) if isinstance(read, Read) else {}
     if not whole:
         body(frozenset())
         return
