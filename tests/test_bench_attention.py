@@ -21,6 +21,17 @@ def test_a_case_is_checked_and_timed(xpu, monkeypatch):
         assert row["ratio"]["eager"] == pytest.approx(ratio)
 
 
+@pytest.mark.rotates(3)
+@pytest.mark.parametrize("form", ["plain", "alibi", "window"])
+def test_flex_attention_is_checked_against_its_mask(xpu, monkeypatch, form):
+    monkeypatch.setitem(attention.CASES, "small", attention.Case(1, 4, 2, 160, 160, 16, trained=False, flex=form))
+    monkeypatch.setattr(attention, "DTYPES", (torch.float32,))
+    report = attention.run(Request(quick=True, rounds=1, only=("small",)))
+    assert report.wrong == [] and len(report.rows) == 1 and set(report.rows[0]["ratio"]) == {"eager", "compiled"}
+    seen = 160 * 160 if form != "window" else sum(min(q + 1, 128) for q in range(160))
+    assert attention.CASES["small"].operations() == pytest.approx(4.0 * 4 * seen * 16)
+
+
 def test_a_wrong_side_is_said_and_not_timed(xpu, monkeypatch):
     monkeypatch.setitem(attention.CASES, "small", attention.Case(1, 2, 2, 40, 40, 16, trained=False))
     right = attention.scaled_dot_product_attention

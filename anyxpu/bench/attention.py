@@ -3,6 +3,9 @@
 Each side is checked against attention in f64 before it is timed, and the sides alternate. What a score costs is counted
 as two multiplications and two additions for each element of a head, backward as five halves of that; masked scores are
 not counted.
+
+Of flex_attention the compiled sides are timed, forward, as the CPU has no gradients of it. Eager ones are given the
+same as a mask; so is the CPU's compiled one where Inductor refuses flex_attention, as it does on CPUs without AVX-512.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._inductor.exc import InductorError
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
 from anyxpu.bench import Request, beside_cpu
@@ -31,11 +36,33 @@ class Case:
     size: int
     causal: bool = False
     trained: bool = True
+    flex: str = ""
 
     def operations(self) -> float:
         """Of a forward."""
         scores = self.batches * self.heads * self.queries * self.keys
-        return 4.0 * scores * self.size * (0.5 if self.causal else 1.0)
+        seen = 0.5 if self.causal else 1.0
+        if self.flex == "window":
+            seen = float(self.allowed("cpu").double().mean())
+        return 4.0 * scores * self.size * seen
+
+    def allowed(self, device: str) -> Tensor:
+        """(queries, keys) bits: which keys a query of flex_attention sees."""
+        q, k = (torch.arange(n, device=device) for n in (self.queries, self.keys))
+        return _sees(None, None, q[:, None], k) if self.flex == "window" else torch.ones_like(q[:, None] + k).bool()
+
+
+_WINDOW = 128
+
+
+def _sees(batch: Any, head: Any, query: Tensor, key: Tensor) -> Tensor:
+    """The mask of a sliding window, as flex_attention asks for it."""
+    return (query >= key) & (query - key < _WINDOW)
+
+
+def _sloped(score: Tensor, batch: Any, head: Any, query: Tensor, key: Tensor) -> Tensor:
+    """ALiBi's scores (O. Press and others, 2022), of slopes that are no power."""
+    return score + (key - query) * (0.01 * (head + 1))
 
 
 CASES: dict[str, Case] = {
@@ -46,6 +73,10 @@ CASES: dict[str, Case] = {
     "llama3-8b decode 1024": Case(1, 32, 8, 1, 1024, 128, trained=False),
     "sd-unet 1024": Case(2, 8, 8, 1024, 1024, 80),
     "sd-unet 4096": Case(1, 8, 8, 4096, 4096, 40, trained=False),
+    "flex 512": Case(2, 8, 8, 512, 512, 64, trained=False, flex="plain"),
+    "flex alibi 1024": Case(1, 12, 12, 1024, 1024, 64, trained=False, flex="alibi"),
+    "flex window 2048": Case(1, 8, 8, 2048, 2048, 64, trained=False, flex="window"),
+    "flex decode 2048": Case(1, 32, 8, 1, 2048, 128, trained=False, flex="plain"),
 }
 _QUICK = ("bert-base 128", "gpt2 512")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -78,12 +109,9 @@ def _measure(report: Report, name: str, dtype: torch.dtype, trained: bool, round
     ]
     made = [torch.randn(case.batches, h, n, case.size, generator=generator).to(dtype) for h, n in shapes]
 
-    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return scaled_dot_product_attention(q, k, v, is_causal=case.causal, enable_gqa=case.heads != case.groups)
-
     def side(device: str, compiled: bool) -> Callable[[], list[Tensor]]:
         *leaves, gradient = (t.to(device) for t in made)
-        call = torch.compile(attention, dynamic=False) if compiled else attention
+        call = _compiled(case, leaves) if compiled else _by_masks(case, leaves[0])
         if not trained:
             return torch.no_grad()(lambda: [call(*leaves)])
         leaves = [t.requires_grad_() for t in leaves]
@@ -94,6 +122,7 @@ def _measure(report: Report, name: str, dtype: torch.dtype, trained: bool, round
     row: dict[str, Any] = {"case": name, "dtype": beside_cpu.short(dtype), "training": trained, "ratio": {}}
     report.rows.append(row)
     *exact, gradient = (t.double() for t in made)
+    attention = _by_masks(case, exact[0])
     if trained:
         exact = [t.requires_grad_() for t in exact]
         expected = list(torch.autograd.grad(attention(*exact), exact, gradient))
@@ -104,6 +133,48 @@ def _measure(report: Report, name: str, dtype: torch.dtype, trained: bool, round
         return
     operations = case.operations() * (3.5 if trained else 1.0)
     beside_cpu.time_sides(row, sides, rounds, operations, report.settings["peak_flop_per_second"])
+
+
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def _by_masks(case: Case, like: Tensor) -> Attention:
+    """scaled_dot_product_attention; what flex_attention changes is a mask of ``like``'s device and dtype."""
+    mask = None
+    if case.flex == "window":
+        mask = case.allowed(str(like.device))
+    elif case.flex == "alibi":
+        head, q, k = (torch.arange(n, device=like.device) for n in (case.heads, case.queries, case.keys))
+        mask = _sloped(torch.zeros((), device=like.device), None, head[:, None, None], q[:, None], k)[None].to(
+            like.dtype
+        )
+    shared = case.heads != case.groups
+    return lambda q, k, v: scaled_dot_product_attention(q, k, v, mask, is_causal=case.causal, enable_gqa=shared)
+
+
+def _compiled(case: Case, operands: list[Tensor]) -> Attention:
+    """The call compiled: of flex_attention by itself, where Inductor takes it for the operands' device."""
+    masked = torch.compile(_by_masks(case, operands[0]), dynamic=False)
+    if not case.flex:
+        return masked
+    device = str(operands[0].device)
+    seen = create_block_mask(_sees, None, None, case.queries, case.keys, device) if case.flex == "window" else None
+    score, shared = _sloped if case.flex == "alibi" else None, case.heads != case.groups
+
+    def call(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        made = flex_attention(q, k, v, score_mod=score, block_mask=seen, enable_gqa=shared)
+        assert isinstance(made, Tensor)
+        return made
+
+    flexible = torch.compile(call, dynamic=False)
+    try:
+        with torch.no_grad():
+            flexible(*operands)
+    except InductorError as error:
+        if device != "cpu" or "NotImplementedError" not in str(error):
+            raise
+        return masked
+    return flexible
 
 
 _COLUMNS = (
