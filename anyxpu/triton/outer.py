@@ -322,15 +322,23 @@ def _where_masks_hold(e: Emitter, v: Value, body: Callable[[frozenset[Value]], N
         body(frozenset())
 
 
+def _rows_and_sums(e: Emitter, op: Op, a: Value, wide: Scalar) -> tuple[str, Array]:
+    """A pointer to the few rows, put into local memory, and the array of the result."""
+    (x,) = _put(e, (a,), wide)
+    e.barrier()
+    return x, e.declare(op.result.element, e.layout(op.result).registers, indexed=True)
+
+
 def _inner(e: Emitter, op: Op, a: Value, columns: Value, wide: Scalar) -> None:
     """``result = c + a · b`` as inner products of rows of ``a`` and of ``columns``, the transpose of ``b``."""
     (n, k), lanes = move.tensor_type(columns).shape, e.lanes
-    m = move.tensor_type(a).shape[-2]
-    (x,) = _put(e, (a,), wide)
-    e.barrier()
-    c, layout = op.operands[2], e.layout(op.result)
-    out = e.declare(op.result.element, layout.registers, indexed=True)
-    c_type = tables.register_type(wide)
+    m, c_type, c, layout = (
+        move.tensor_type(a).shape[-2],
+        tables.register_type(wide),
+        op.operands[2],
+        e.layout(op.result),
+    )
+    x, out = _rows_and_sums(e, op, a, wide)
     # Of ``columns``, in its own offsets: as many columns as lanes, then steps along k, then further columns.
     steps, groups = log2(k // lanes), log2(n // lanes)
     beside = [k << i for i in range(log2(lanes))]
@@ -381,12 +389,13 @@ def _in_rows(e: Emitter, op: Op, b: Value) -> bool:
 def _by_rows(e: Emitter, op: Op, a: Value, b: Value, wide: Scalar) -> None:
     """``result = c + a · b``, each row of ``b`` read once for all of the few rows of ``a``."""
     (k, n), lanes = move.tensor_type(b).shape, e.lanes
-    m = move.tensor_type(a).shape[-2]
-    (x,) = _put(e, (a,), wide)
-    e.barrier()
-    c, layout = op.operands[2], e.layout(op.result)
-    out = e.declare(op.result.element, layout.registers, indexed=True)
-    c_type = tables.register_type(wide)
+    m, c_type, c, layout = (
+        move.tensor_type(a).shape[-2],
+        tables.register_type(wide),
+        op.operands[2],
+        e.layout(op.result),
+    )
+    x, out = _rows_and_sums(e, op, a, wide)
     vectors = min(n // lanes, ACCUMULATOR_ROWS // m)
     beside, further = log2(vectors), log2(n // lanes // vectors)
     columns = [lanes << i for i in range(beside + further)]
