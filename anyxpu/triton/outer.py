@@ -292,7 +292,7 @@ def _read_later(e: Emitter, product: Op, v: Value) -> bool:
     A store that waits as well would come first, and an assertion would be about what has been read already.
     """
     load = v.owner
-    if not isinstance(load, Op) or load.name != "tt.load" or load not in e.pending:
+    if not isinstance(load, Op) or load.name != "tt.load" or load not in e.pending or load.attrs.get("isVolatile"):
         return False
     if any(op.name in ("tt.store", "tt.assert") for op in e.pending) or not _wanted_by(e, v, product):
         return False
