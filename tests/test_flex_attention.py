@@ -162,7 +162,7 @@ def test_blocks_on_a_gpu_are_ours_and_elsewhere_those_in_tree(monkeypatch):
         return [(c.block_m, c.block_n) for c in made.get_flex_attention_fwd_configs(size, dtype, device)]
 
     monkeypatch.setattr(heuristics, "only_cpu_devices", lambda: False)
-    assert blocks("xpu") == [(128, 16)] and blocks("xpu", torch.float32) == [(64, 32)]
+    assert blocks("xpu") == [(128, 16)] and blocks("xpu", torch.float32) == [(64, 16)]
     assert blocks("mtia") != [(128, 16)]  # as any other device
     assert blocks("xpu", size=512) == [(64, 32)]  # in-tree's
     assert [c.block_n for c in made.get_flex_decode_configs(256, torch.bfloat16, "xpu")] == [32]

@@ -15,7 +15,7 @@ from typing import Any
 # Queries, keys and sub-groups of a work-group, by the longest heads that they serve. Compiled for six GPUs, with and
 # without a change of the scores; no GPU has timed them.
 _NARROW = {64: (128, 64, 16), 128: (128, 16, 16), 256: (32, 64, 4)}
-_F32 = {64: (128, 32, 16), 128: (64, 32, 16), 256: (32, 32, 16)}
+_F32 = {64: (128, 32, 16), 128: (64, 16, 16), 256: (32, 32, 16)}
 # Keys that one query with heads above 128 is multiplied by at once: of twice as many no operand fits.
 _DECODED_KEYS = 32
 
