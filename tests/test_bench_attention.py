@@ -32,6 +32,15 @@ def test_flex_attention_is_checked_against_its_mask(xpu, monkeypatch, form):
     assert attention.CASES["small"].operations() == pytest.approx(4.0 * 4 * seen * 16)
 
 
+def test_a_cpu_that_has_no_flex_attention_is_said(xpu, monkeypatch):
+    ours = attention._flexible
+    monkeypatch.setattr(attention, "_flexible", lambda case, t: ours(case, t) if t[0].is_xpu else None)
+    monkeypatch.setitem(attention.CASES, "small", attention.Case(1, 2, 2, 40, 40, 16, trained=False, flex="plain"))
+    monkeypatch.setattr(attention, "DTYPES", (torch.float32,))
+    (row,) = attention.run(Request(quick=True, rounds=1, only=("small",))).rows
+    assert row["cpu_by_mask"] and attention._COLUMNS[0].text(row) == "small (CPU by a mask)"
+
+
 def test_a_wrong_side_is_said_and_not_timed(xpu, monkeypatch):
     monkeypatch.setitem(attention.CASES, "small", attention.Case(1, 2, 2, 40, 40, 16, trained=False))
     right = attention.scaled_dot_product_attention

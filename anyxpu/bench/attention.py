@@ -26,7 +26,11 @@ from anyxpu.bench.report import Column, Report
 
 @dataclass(frozen=True)
 class Case:
-    """Attention as one model has it: batches, heads of queries and of keys, queries, keys, elements of a head."""
+    """Attention as one model has it: batches, heads of queries and of keys, queries, keys, elements of a head.
+
+    Attributes:
+        flex: what of flex_attention is timed: "plain", "alibi" or "window"; "" is none of it.
+    """
 
     batches: int
     heads: int
@@ -43,13 +47,8 @@ class Case:
         scores = self.batches * self.heads * self.queries * self.keys
         seen = 0.5 if self.causal else 1.0
         if self.flex == "window":
-            seen = float(self.allowed("cpu").double().mean())
+            seen = float(_window(self, "cpu").double().mean())
         return 4.0 * scores * self.size * seen
-
-    def allowed(self, device: str) -> Tensor:
-        """(queries, keys) bits: which keys a query of flex_attention sees."""
-        q, k = (torch.arange(n, device=device) for n in (self.queries, self.keys))
-        return _sees(None, None, q[:, None], k) if self.flex == "window" else torch.ones_like(q[:, None] + k).bool()
 
 
 _WINDOW = 128
@@ -58,6 +57,12 @@ _WINDOW = 128
 def _sees(batch: Any, head: Any, query: Tensor, key: Tensor) -> Tensor:
     """The mask of a sliding window, as flex_attention asks for it."""
     return (query >= key) & (query - key < _WINDOW)
+
+
+def _window(case: Case, device: str) -> Tensor:
+    """The same as (queries, keys) bits."""
+    q, k = (torch.arange(n, device=device) for n in (case.queries, case.keys))
+    return _sees(None, None, q[:, None], k)
 
 
 def _sloped(score: Tensor, batch: Any, head: Any, query: Tensor, key: Tensor) -> Tensor:
@@ -116,16 +121,21 @@ def _measure(report: Report, name: str, dtype: torch.dtype, trained: bool, round
 
     def side(device: str, compiled: bool) -> Callable[[], list[Tensor]]:
         *leaves, gradient = (t.to(device) for t in made)
-        call = _compiled(case, leaves) if compiled else _by_masks(case, leaves[0])
+        call = _by_masks(case, leaves[0])
+        if compiled:
+            flexible = _flexible(case, leaves) if case.flex else None
+            row["cpu_by_mask"] |= bool(case.flex) and flexible is None
+            call = flexible or torch.compile(call, dynamic=False)
         if not trained:
             return torch.no_grad()(lambda: [call(*leaves)])
         leaves = [t.requires_grad_() for t in leaves]
         return lambda: [*torch.autograd.grad(call(*leaves), leaves, gradient)]
 
+    row: dict[str, Any] = {"case": name, "dtype": beside_cpu.short(dtype), "training": trained, "ratio": {}}
+    row["cpu_by_mask"] = False
+    report.rows.append(row)
     sides = {beside_cpu.CPU: side("cpu", False), beside_cpu.XPU: side("xpu", False)}
     sides |= {beside_cpu.CPU_COMPILED: side("cpu", True), beside_cpu.XPU_COMPILED: side("xpu", True)}
-    row: dict[str, Any] = {"case": name, "dtype": beside_cpu.short(dtype), "training": trained, "ratio": {}}
-    report.rows.append(row)
     *exact, gradient = (t.double() for t in made)
     attention = _by_masks(case, exact[0])
     if trained:
@@ -147,7 +157,7 @@ def _by_masks(case: Case, like: Tensor) -> Attention:
     """scaled_dot_product_attention; what flex_attention changes is a mask of ``like``'s device and dtype."""
     mask = None
     if case.flex == "window":
-        mask = case.allowed(str(like.device))
+        mask = _window(case, str(like.device))
     elif case.flex == "alibi":
         head, q, k = (torch.arange(n, device=like.device) for n in (case.heads, case.queries, case.keys))
         mask = _sloped(torch.zeros((), device=like.device), None, head[:, None, None], q[:, None], k)[None].to(
@@ -157,11 +167,8 @@ def _by_masks(case: Case, like: Tensor) -> Attention:
     return lambda q, k, v: scaled_dot_product_attention(q, k, v, mask, is_causal=case.causal, enable_gqa=shared)
 
 
-def _compiled(case: Case, operands: list[Tensor]) -> Attention:
-    """The call compiled: of flex_attention by itself, where Inductor takes it for the operands' device."""
-    masked = torch.compile(_by_masks(case, operands[0]), dynamic=False)
-    if not case.flex:
-        return masked
+def _flexible(case: Case, operands: list[Tensor]) -> Attention | None:
+    """flex_attention, compiled; None where Inductor has none for the operands' device, if that is the CPU."""
     device = str(operands[0].device)
     seen = create_block_mask(_sees, None, None, case.queries, case.keys, device) if case.flex == "window" else None
     score, shared = _sloped if case.flex == "alibi" else None, case.heads != case.groups
@@ -178,12 +185,12 @@ def _compiled(case: Case, operands: list[Tensor]) -> Attention:
     except InductorError as error:
         if device != "cpu" or "NotImplementedError" not in str(error):
             raise
-        return masked
+        return None
     return flexible
 
 
 _COLUMNS = (
-    Column("attention", lambda row: row["case"], left=True),
+    Column("attention", lambda row: row["case"] + " (CPU by a mask)" * row["cpu_by_mask"], left=True),
     Column("dtype", lambda row: row["dtype"], left=True),
     Column("", lambda row: "training" if row["training"] else "forward", left=True),
     *beside_cpu.MEASURED,

@@ -137,6 +137,7 @@ def _blocks(
     windowed: bool,
     keys: int,
 ) -> Blocks:
+    """``keys``: how many, or as few as have as many behind the last whole 128."""
     most = 1 << (max(queries, 16) - 1).bit_length()
     if torch.xpu.get_device_properties(device).type == "cpu":
         return _of_cpu(device, queries, size, backward, windowed, keys, most)

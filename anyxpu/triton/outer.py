@@ -332,12 +332,8 @@ def _rows_and_sums(e: Emitter, op: Op, a: Value, wide: Scalar) -> tuple[str, Arr
 def _inner(e: Emitter, op: Op, a: Value, columns: Value, wide: Scalar) -> None:
     """``result = c + a · b`` as inner products of rows of ``a`` and of ``columns``, the transpose of ``b``."""
     (n, k), lanes = move.tensor_type(columns).shape, e.lanes
-    m, c_type, c, layout = (
-        move.tensor_type(a).shape[-2],
-        tables.register_type(wide),
-        op.operands[2],
-        e.layout(op.result),
-    )
+    m, c_type = move.tensor_type(a).shape[-2], tables.register_type(wide)
+    c, layout = op.operands[2], e.layout(op.result)
     x, out = _rows_and_sums(e, op, a, wide)
     # Of ``columns``, in its own offsets: as many columns as lanes, then steps along k, then further columns.
     steps, groups = log2(k // lanes), log2(n // lanes)
@@ -389,12 +385,8 @@ def _in_rows(e: Emitter, op: Op, b: Value) -> bool:
 def _by_rows(e: Emitter, op: Op, a: Value, b: Value, wide: Scalar) -> None:
     """``result = c + a · b``, each row of ``b`` read once for all of the few rows of ``a``."""
     (k, n), lanes = move.tensor_type(b).shape, e.lanes
-    m, c_type, c, layout = (
-        move.tensor_type(a).shape[-2],
-        tables.register_type(wide),
-        op.operands[2],
-        e.layout(op.result),
-    )
+    m, c_type = move.tensor_type(a).shape[-2], tables.register_type(wide)
+    c, layout = op.operands[2], e.layout(op.result)
     x, out = _rows_and_sums(e, op, a, wide)
     vectors = min(n // lanes, ACCUMULATOR_ROWS // m)
     beside, further = log2(vectors), log2(n // lanes // vectors)
