@@ -192,10 +192,10 @@ def test_varlen_attn(xpu, window):
 @pytest.mark.skipif(
     "block_table" not in str(aten._flash_attention_forward.default._schema), reason="this torch has no pages"
 )
-@pytest.mark.parametrize("page", [16, 7])
-def test_pages_of_keys(xpu, page):
+@pytest.mark.parametrize(("page", "size"), [(16, 32), (7, 40)])
+def test_pages_of_keys(xpu, page, size):
     """A cache as servers keep it: any page may belong to any sequence, the last of which is not full."""
-    queries, used, heads, groups, size = [1, 4, 1], [37, 50, 3], 4, 2, 32
+    queries, used, heads, groups = [1, 4, 1], [37, 50, 3], 4, 2
     q = torch.randn(sum(queries), heads, size)
     pages = [-(-n // page) for n in used]
     table = torch.zeros(3, max(pages), dtype=torch.int32)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from anyxpu.ops.attention_kernels import _CHANGING, LN2, LOG2E, _extent, _kept, _rows, _scores, _view
+from anyxpu.ops import attention_pieces as pieces
+from anyxpu.ops.attention_kernels import _CHANGING, LN2, LOG2E, _extent, _kept, _scores, _view
 
 
 @triton.jit
@@ -41,7 +42,9 @@ def _query_block(
     E: tl.constexpr,
     F: tl.constexpr,
     EP: tl.constexpr,
+    ER: tl.constexpr,
     FP: tl.constexpr,
+    FR: tl.constexpr,
     BN: tl.constexpr,
     BIAS: tl.constexpr,
     CAUSAL: tl.constexpr,
@@ -51,19 +54,18 @@ def _query_block(
     WIDE: tl.constexpr,
 ):
     keys = start + tl.arange(0, BN)
-    left = _rows(k, keys, k_row, S, tl.arange(0, EP), E, MASKED, WIDE)
+    left = pieces.read(k, keys, k_row, S, E, EP, ER, MASKED, WIDE)
     scores = _scores(
         left, turned, queries[None, :], keys[:, None], bias, bias_query, bias_key, scale, L, S, low, reach, BIAS,
         CAUSAL, LEFT, MASKED,
     )  # fmt: skip
     weights = tl.exp2(scores - log[None, :])
-    values = _rows(v, keys, v_row, S, tl.arange(0, FP), F, MASKED, WIDE)
-    by_weight = tl.dot(values, turned_grad, input_precision="ieee")
+    by_weight = pieces.product(pieces.read(v, keys, v_row, S, F, FP, FR, MASKED, WIDE), turned_grad)
     if DROPOUT:
         kept = _kept(seed, row, queries[None, :], keys[:, None], most_queries, most_keys, dropout)
         by_weight = tl.where(kept, by_weight / (1.0 - dropout), 0.0)
     by_score = weights * (by_weight - delta[None, :])
-    return tl.dot(tl.trans(by_score).to(left.dtype), left, sums, input_precision="ieee")
+    return pieces.add_product(tl.trans(by_score), left, sums)
 
 
 @triton.jit(do_not_specialize=_CHANGING)
@@ -115,7 +117,9 @@ def by_queries(
     E: tl.constexpr,
     F: tl.constexpr,
     EP: tl.constexpr,
+    ER: tl.constexpr,
     FP: tl.constexpr,
+    FR: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     BIAS: tl.constexpr,
@@ -141,24 +145,22 @@ def by_queries(
     low, reach = _view(L, S, left, right, ALIGNED)
     queries = block * BM + tl.arange(0, BM)
     inside = queries < L
-    columns = tl.arange(0, FP)
     out += batch * out_batch + head * out_head + first * out_row
     grad += batch * grad_batch + head * grad_head + first * grad_row
-    results = _rows(out, queries, out_row, L, columns, F, True, True)
-    grads = _rows(grad, queries, grad_row, L, columns, F, True, WIDE)
-    delta = tl.sum(results * grads.to(tl.float32), 1)
+    grads = pieces.read(grad, queries, grad_row, L, F, FP, FR, True, WIDE)
+    delta = pieces.row_sums(pieces.read(out, queries, out_row, L, F, FP, FR, True, True), grads)
     place = batch * logs_batch + head * logs_head + first * logs_row
     tl.store(deltas + place + queries, delta, mask=inside)
     log = tl.load(logs + place + queries, mask=inside, other=0.0)
     log = tl.where(log == float("-inf"), 0.0, log * LOG2E)
     q += batch * q_batch + head * q_head + first * q_row
-    turned = tl.trans(_rows(q, queries, q_row, L, tl.arange(0, EP), E, True, WIDE))
-    turned_grad = tl.trans(grads)
+    turned = pieces.turned(pieces.read(q, queries, q_row, L, E, EP, ER, True, WIDE))
+    turned_grad = pieces.turned(grads)
     k += batch * k_batch + (head // GROUP) * k_head + first_key * k_row
     v += batch * v_batch + (head // GROUP) * v_head + first_key * v_row
     if BIAS != "none":
         bias += batch * bias_batch + head * bias_head
-    sums = tl.zeros([BM, EP], tl.float32)
+    sums = pieces.nothing(BM, EP, ER)
     end = S
     if CAUSAL:
         end = tl.minimum(S, (block + 1) * BM + reach)
@@ -170,19 +172,17 @@ def by_queries(
     for start in range(0, 0 if LEFT else whole, BN):
         sums = _query_block(
             sums, start, turned, turned_grad, log, delta, queries, row, k, v, bias, k_row, v_row, bias_query, bias_key,
-            scale, dropout, seed, L, S, low, reach, most_queries, most_keys, E, F, EP, FP, BN, BIAS, CAUSAL, LEFT,
-            DROPOUT, False, WIDE,
+            scale, dropout, seed, L, S, low, reach, most_queries, most_keys, E, F, EP, ER, FP, FR, BN, BIAS, CAUSAL,
+            LEFT, DROPOUT, False, WIDE,
         )  # fmt: skip
     for start in range(whole, end, BN):
         sums = _query_block(
             sums, start, turned, turned_grad, log, delta, queries, row, k, v, bias, k_row, v_row, bias_query, bias_key,
-            scale, dropout, seed, L, S, low, reach, most_queries, most_keys, E, F, EP, FP, BN, BIAS, CAUSAL, LEFT,
-            DROPOUT, True, WIDE,
+            scale, dropout, seed, L, S, low, reach, most_queries, most_keys, E, F, EP, ER, FP, FR, BN, BIAS, CAUSAL,
+            LEFT, DROPOUT, True, WIDE,
         )  # fmt: skip
     q_grad += batch * into_batch + head * into_head + first * into_row
-    at = tl.arange(0, EP)
-    places = q_grad + queries.to(tl.int64)[:, None] * into_row + at[None, :]
-    tl.store(places, (sums * (scale * LN2)).to(q_grad.dtype.element_ty), mask=inside[:, None] & (at < E)[None, :])
+    pieces.write(q_grad, queries, into_row, inside, pieces.scaled(sums, scale * LN2), E)
 
 
 @triton.jit
@@ -215,7 +215,9 @@ def _keys_block(
     E: tl.constexpr,
     F: tl.constexpr,
     EP: tl.constexpr,
+    ER: tl.constexpr,
     FP: tl.constexpr,
+    FR: tl.constexpr,
     BM: tl.constexpr,
     BIAS: tl.constexpr,
     CAUSAL: tl.constexpr,
@@ -227,8 +229,8 @@ def _keys_block(
     """What a block of queries adds to the gradients by keys and values, and the gradients of its scores."""
     queries = start + tl.arange(0, BM)
     inside = queries < L
-    rows = _rows(q, queries, q_row, L, tl.arange(0, EP), E, True, WIDE)
-    grads = _rows(grad, queries, grad_row, L, tl.arange(0, FP), F, True, WIDE)
+    rows = pieces.read(q, queries, q_row, L, E, EP, ER, True, WIDE)
+    grads = pieces.read(grad, queries, grad_row, L, F, FP, FR, True, WIDE)
     log = tl.load(logs + queries, mask=inside, other=float("inf"))
     log = tl.where(log == float("-inf"), 0.0, log * LOG2E)
     delta = tl.load(deltas + queries, mask=inside, other=0.0)
@@ -237,15 +239,15 @@ def _keys_block(
         CAUSAL, LEFT, MASKED,
     )  # fmt: skip
     weights = tl.exp2(scores - log[:, None])
-    by_weight = tl.dot(grads, turned_values, input_precision="ieee")
+    by_weight = pieces.product(grads, turned_values)
     used = weights
     if DROPOUT:
         kept = _kept(seed, row, queries[:, None], keys[None, :], most_queries, most_keys, dropout)
         by_weight = tl.where(kept, by_weight / (1.0 - dropout), 0.0)
         used = tl.where(kept, weights / (1.0 - dropout), 0.0)
-    by_value = tl.dot(tl.trans(used).to(grads.dtype), grads, by_value, input_precision="ieee")
+    by_value = pieces.add_product(tl.trans(used), grads, by_value)
     by_score = weights * (by_weight - delta[:, None])
-    by_key = tl.dot(tl.trans(by_score).to(rows.dtype), rows, by_key, input_precision="ieee")
+    by_key = pieces.add_product(tl.trans(by_score), rows, by_key)
     return by_key, by_value, by_score
 
 
@@ -298,7 +300,9 @@ def by_keys(
     E: tl.constexpr,
     F: tl.constexpr,
     EP: tl.constexpr,
+    ER: tl.constexpr,
     FP: tl.constexpr,
+    FR: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     BIAS: tl.constexpr,
@@ -322,13 +326,11 @@ def by_keys(
     first_query, L = _extent(q_offsets, batch, L, PACKED)
     low, reach = _view(L, S, left, right, ALIGNED)
     keys = block * BN + tl.arange(0, BN)
-    at, columns = tl.arange(0, EP), tl.arange(0, FP)
     k += batch * k_batch + group * k_head + first_key * k_row
     v += batch * v_batch + group * v_head + first_key * v_row
-    turned_keys = tl.trans(_rows(k, keys, k_row, S, at, E, True, WIDE))
-    turned_values = tl.trans(_rows(v, keys, v_row, S, columns, F, True, WIDE))
-    by_key = tl.zeros([BN, EP], tl.float32)
-    by_value = tl.zeros([BN, FP], tl.float32)
+    turned_keys = pieces.turned(pieces.read(k, keys, k_row, S, E, EP, ER, True, WIDE))
+    turned_values = pieces.turned(pieces.read(v, keys, v_row, S, F, FP, FR, True, WIDE))
+    by_key, by_value = pieces.nothing(BN, EP, ER), pieces.nothing(BN, FP, FR)
     first, last = 0, L
     if CAUSAL:
         first = tl.maximum(block * BN - reach, 0) // BM * BM
@@ -347,24 +349,20 @@ def by_keys(
             by_key, by_value, _ = _keys_block(
                 by_key, by_value, start, turned_keys, turned_values, keys, row, q_here, grad_here, logs + place,
                 deltas + place, bias_here, q_row, grad_row, bias_query, bias_key, scale, dropout, seed, L, S, low,
-                reach, most_queries, most_keys, E, F, EP, FP, BM, BIAS, CAUSAL, LEFT, DROPOUT, True, WIDE,
+                reach, most_queries, most_keys, E, F, EP, ER, FP, FR, BM, BIAS, CAUSAL, LEFT, DROPOUT, True, WIDE,
             )  # fmt: skip
-    inside_keys = (keys < S)[:, None]
     k_grad += batch * into_batch + group * into_head + first_key * into_row
-    places = k_grad + keys.to(tl.int64)[:, None] * into_row + at[None, :]
-    tl.store(places, (by_key * (scale * LN2)).to(k_grad.dtype.element_ty), mask=inside_keys & (at < E)[None, :])
+    pieces.write(k_grad, keys, into_row, keys < S, pieces.scaled(by_key, scale * LN2), E)
     v_grad += batch * also_batch + group * also_head + first_key * also_row
-    places = v_grad + keys.to(tl.int64)[:, None] * also_row + columns[None, :]
-    tl.store(places, by_value.to(v_grad.dtype.element_ty), mask=inside_keys & (columns < F)[None, :])
+    pieces.write(v_grad, keys, also_row, keys < S, by_value, F)
 
 
 @triton.jit
-def _add_rows(into, start, rows, stride, count, SIZE: tl.constexpr, WIDTH: tl.constexpr, BM: tl.constexpr):
-    """Add rows to those of a matrix."""
-    at, columns = start + tl.arange(0, BM), tl.arange(0, WIDTH)
-    places = into + at.to(tl.int64)[:, None] * stride + columns[None, :]
-    inside = (at < count)[:, None] & (columns < SIZE)[None, :]
-    tl.store(places, tl.load(places, mask=inside, other=0.0) + rows, mask=inside)
+def _add_rows(into, at, left, right, stride, count, SIZE: tl.constexpr, FIRST: tl.constexpr, REST: tl.constexpr):
+    """Add ``left · right`` to rows of a matrix."""
+    product = pieces.add_product(left, right, pieces.nothing(left.shape[0], FIRST, REST))
+    before = pieces.read(into, at, stride, count, SIZE, FIRST, REST, True, True)
+    pieces.write(into, at, stride, at < count, pieces.added(before, product), SIZE)
 
 
 @triton.jit(do_not_specialize=_CHANGING)
@@ -428,7 +426,9 @@ def by_both(
     E: tl.constexpr,
     F: tl.constexpr,
     EP: tl.constexpr,
+    ER: tl.constexpr,
     FP: tl.constexpr,
+    FR: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     BIAS: tl.constexpr,
@@ -449,7 +449,6 @@ def by_both(
     first_key, S = _extent(k_offsets, batch, S, PACKED)
     first_query, L = _extent(q_offsets, batch, L, PACKED)
     low, reach = _view(L, S, left, right, ALIGNED)
-    at, columns = tl.arange(0, EP), tl.arange(0, FP)
     for member in range(GROUP):
         head = group * GROUP + member
         out_here = out + batch * out_batch + head * out_head + first_query * out_row
@@ -457,9 +456,9 @@ def by_both(
         place = batch * logs_batch + head * logs_head + first_query * logs_row
         for start in range(0, L, BM):
             queries = start + tl.arange(0, BM)
-            results = _rows(out_here, queries, out_row, L, columns, F, True, True)
-            grads = _rows(grad_here, queries, grad_row, L, columns, F, True, True)
-            tl.store(deltas + place + queries, tl.sum(results * grads, 1), mask=queries < L)
+            results = pieces.read(out_here, queries, out_row, L, F, FP, FR, True, True)
+            grads = pieces.read(grad_here, queries, grad_row, L, F, FP, FR, True, True)
+            tl.store(deltas + place + queries, pieces.row_sums(results, grads), mask=queries < L)
     tl.debug_barrier()  # what follows is read by others of the group than wrote it
     k += batch * k_batch + group * k_head + first_key * k_row
     v += batch * v_batch + group * v_head + first_key * v_row
@@ -467,11 +466,10 @@ def by_both(
     v_grad += batch * also_batch + group * also_head + first_key * also_row
     for begin in range(0, S, BN):
         keys = begin + tl.arange(0, BN)
-        rows_of_keys = _rows(k, keys, k_row, S, at, E, True, WIDE)
-        turned_keys = tl.trans(rows_of_keys)
-        turned_values = tl.trans(_rows(v, keys, v_row, S, columns, F, True, WIDE))
-        by_key = tl.zeros([BN, EP], tl.float32)
-        by_value = tl.zeros([BN, FP], tl.float32)
+        rows_of_keys = pieces.read(k, keys, k_row, S, E, EP, ER, True, WIDE)
+        turned_keys = pieces.turned(rows_of_keys)
+        turned_values = pieces.turned(pieces.read(v, keys, v_row, S, F, FP, FR, True, WIDE))
+        by_key, by_value = pieces.nothing(BN, EP, ER), pieces.nothing(BN, FP, FR)
         first, last = 0, L
         if CAUSAL:
             first = tl.maximum(begin - reach, 0) // BM * BM
@@ -500,27 +498,20 @@ def by_both(
                 by_key, by_value, by_score = _keys_block(
                     by_key, by_value, start, turned_keys, turned_values, keys, row, q_here, grad_here, logs + place,
                     deltas + place, bias_here, q_row, grad_row, bias_query, bias_key, scale, dropout, seed, L, S, low,
-                    reach, most_queries, most_keys, E, F, EP, FP, BM, BIAS, CAUSAL, LEFT, DROPOUT, True, WIDE,
+                    reach, most_queries, most_keys, E, F, EP, ER, FP, FR, BM, BIAS, CAUSAL, LEFT, DROPOUT, True, WIDE,
                 )  # fmt: skip
-                _add_rows(
-                    sums_here, start, tl.dot(by_score.to(rows_of_keys.dtype), rows_of_keys, input_precision="ieee"),
-                    sums_row, L, E, EP, BM,
-                )  # fmt: skip
+                at = start + tl.arange(0, BM)
+                _add_rows(sums_here, at, by_score, rows_of_keys, sums_row, L, E, EP, ER)
             for start in range(cut, last, BM):
                 by_key, by_value, by_score = _keys_block(
                     by_key, by_value, start, turned_keys, turned_values, keys, row, q_here, grad_here, logs + place,
                     deltas + place, bias_here, q_row, grad_row, bias_query, bias_key, scale, dropout, seed, L, S, low,
-                    reach, most_queries, most_keys, E, F, EP, FP, BM, BIAS, CAUSAL, LEFT, DROPOUT, False, WIDE,
+                    reach, most_queries, most_keys, E, F, EP, ER, FP, FR, BM, BIAS, CAUSAL, LEFT, DROPOUT, False, WIDE,
                 )  # fmt: skip
-                _add_rows(
-                    sums_here, start, tl.dot(by_score.to(rows_of_keys.dtype), rows_of_keys, input_precision="ieee"),
-                    sums_row, L, E, EP, BM,
-                )  # fmt: skip
-        inside_keys = (keys < S)[:, None]
-        places = k_grad + keys.to(tl.int64)[:, None] * into_row + at[None, :]
-        tl.store(places, (by_key * (scale * LN2)).to(k_grad.dtype.element_ty), mask=inside_keys & (at < E)[None, :])
-        places = v_grad + keys.to(tl.int64)[:, None] * also_row + columns[None, :]
-        tl.store(places, by_value.to(v_grad.dtype.element_ty), mask=inside_keys & (columns < F)[None, :])
+                at = start + tl.arange(0, BM)
+                _add_rows(sums_here, at, by_score, rows_of_keys, sums_row, L, E, EP, ER)
+        pieces.write(k_grad, keys, into_row, keys < S, pieces.scaled(by_key, scale * LN2), E)
+        pieces.write(v_grad, keys, also_row, keys < S, by_value, F)
         tl.debug_barrier()
     for member in range(GROUP):
         head = group * GROUP + member
@@ -528,7 +519,5 @@ def by_both(
         into = q_grad + batch * first_batch + head * first_head + first_query * first_row
         for start in range(0, L, BM):
             queries = start + tl.arange(0, BM)
-            sums = _rows(sums_here, queries, sums_row, L, at, E, True, True)
-            places = into + queries.to(tl.int64)[:, None] * first_row + at[None, :]
-            inside = (queries < L)[:, None] & (at < E)[None, :]
-            tl.store(places, (sums * (scale * LN2)).to(q_grad.dtype.element_ty), mask=inside)
+            sums = pieces.read(sums_here, queries, sums_row, L, E, EP, ER, True, True)
+            pieces.write(into, queries, first_row, queries < L, pieces.scaled(sums, scale * LN2), E)

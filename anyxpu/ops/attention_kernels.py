@@ -16,6 +16,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from anyxpu.ops import attention_pieces as pieces
+
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 
@@ -44,28 +46,6 @@ def _view(L, S, left, right, ALIGNED: tl.constexpr):
 
 
 @triton.jit
-def _rows(base, at, stride, count, columns, SIZE: tl.constexpr, MASKED: tl.constexpr, WIDE: tl.constexpr):
-    """Some rows of a matrix; 0 outside of it."""
-    places = base + at.to(tl.int64)[:, None] * stride + columns[None, :]
-    if MASKED or columns.shape[0] != SIZE:
-        read = tl.load(places, mask=(at < count)[:, None] & (columns < SIZE)[None, :], other=0.0)
-    else:
-        read = tl.load(places)
-    return read.to(tl.float32) if WIDE else read
-
-
-@triton.jit
-def _paged_rows(
-    base, at, stride, count, columns, pages, page_stride, SIZE: tl.constexpr, PAGE: tl.constexpr, WIDE: tl.constexpr
-):
-    """The same, of a matrix that lies in pages of PAGE rows, listed by ``pages``."""
-    page = tl.load(pages + at // PAGE, mask=at < count, other=0).to(tl.int64)
-    places = base + (page * page_stride + (at % PAGE).to(tl.int64) * stride)[:, None] + columns[None, :]
-    read = tl.load(places, mask=(at < count)[:, None] & (columns < SIZE)[None, :], other=0.0)
-    return read.to(tl.float32) if WIDE else read
-
-
-@triton.jit
 def _scores(
     left,
     right,
@@ -91,12 +71,15 @@ def _scores(
     product's tile. Of one, the sums are written out: faster still.
     """
     if FEW:
-        if right.shape[0] == 1:
-            scores = tl.sum(left[None, :, :].to(tl.float32) * right[:, None, :].to(tl.float32), 2) * scale
+        if right[0].shape[0] == 1:
+            scores = tl.sum(left[0][None, :, :].to(tl.float32) * right[0][:, None, :].to(tl.float32), 2)
+            if len(left) == 2:
+                scores += tl.sum(left[1][None, :, :].to(tl.float32) * right[1][:, None, :].to(tl.float32), 2)
         else:
-            scores = tl.dot(right, tl.trans(left), input_precision="ieee") * scale
+            scores = pieces.product(right, pieces.turned(left))
     else:
-        scores = tl.dot(left, right, input_precision="ieee") * scale
+        scores = pieces.product(left, right)
+    scores *= scale
     if BIAS != "none":
         places = bias + queries.to(tl.int64) * bias_query + keys.to(tl.int64) * bias_key
         added = tl.load(places, mask=(queries < L) & (keys < S), other=0)
@@ -150,7 +133,9 @@ def _forward_block(
     E: tl.constexpr,
     F: tl.constexpr,
     EP: tl.constexpr,
+    ER: tl.constexpr,
     FP: tl.constexpr,
+    FR: tl.constexpr,
     BN: tl.constexpr,
     BIAS: tl.constexpr,
     CAUSAL: tl.constexpr,
@@ -163,9 +148,9 @@ def _forward_block(
 ):
     keys = start + tl.arange(0, BN)
     if PAGE:
-        left = _paged_rows(k, keys, k_row, S, tl.arange(0, EP), pages, k_page, E, PAGE, WIDE)
+        left = pieces.read_pages(k, keys, k_row, S, pages, k_page, E, EP, ER, PAGE, WIDE)
     else:
-        left = _rows(k, keys, k_row, S, tl.arange(0, EP), E, MASKED, WIDE)
+        left = pieces.read(k, keys, k_row, S, E, EP, ER, MASKED, WIDE)
     if FEW:
         scores = _scores(
             left, turned, queries[:, None], keys[None, :], bias, bias_query, bias_key, scale, L, S, low, reach, BIAS,
@@ -193,17 +178,18 @@ def _forward_block(
             kept = _kept(seed, row, queries[None, :], keys[:, None], most_queries, most_keys, dropout)
         weights = tl.where(kept, weights, 0.0)
     if PAGE:
-        values = _paged_rows(v, keys, v_row, S, tl.arange(0, FP), pages, v_page, F, PAGE, WIDE)
+        values = pieces.read_pages(v, keys, v_row, S, pages, v_page, F, FP, FR, PAGE, WIDE)
     else:
-        values = _rows(v, keys, v_row, S, tl.arange(0, FP), F, MASKED, WIDE)
+        values = pieces.read(v, keys, v_row, S, F, FP, FR, MASKED, WIDE)
+    sums = pieces.scaled(sums, shrunk[:, None])
     if FEW:
-        sums *= shrunk[:, None]
-        if weights.shape[0] == 1:
-            sums += tl.sum(weights[:, :, None] * values[None, :, :].to(tl.float32), 1)
-        else:
-            sums = tl.dot(weights.to(values.dtype), values, sums, input_precision="ieee")
+        sums = (
+            pieces.add_weighted(weights, values, sums)
+            if weights.shape[0] == 1
+            else pieces.add_product(weights, values, sums)
+        )
     else:
-        sums = tl.dot(tl.trans(weights).to(values.dtype), values, sums * shrunk[:, None], input_precision="ieee")
+        sums = pieces.add_product(tl.trans(weights), values, sums)
     return new, total, sums
 
 
@@ -251,7 +237,9 @@ def attend(
     E: tl.constexpr,
     F: tl.constexpr,
     EP: tl.constexpr,
+    ER: tl.constexpr,
     FP: tl.constexpr,
+    FR: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     BT: tl.constexpr,
@@ -289,9 +277,9 @@ def attend(
     low, reach = _view(L, S, left, right, ALIGNED)
     queries = block * BM + tl.arange(0, BM)
     q += batch * q_batch + head * q_head + first * q_row
-    turned = _rows(q, queries, q_row, L, tl.arange(0, EP), E, True, WIDE)
+    turned = pieces.read(q, queries, q_row, L, E, EP, ER, True, WIDE)
     if not FEW:
-        turned = tl.trans(turned)
+        turned = pieces.turned(turned)
     k_page, v_page = k_batch, v_batch
     if PAGE:
         pages += batch * page_row
@@ -304,7 +292,7 @@ def attend(
         bias += batch * bias_batch + head * bias_head
     top = tl.full([BM], float("-inf"), tl.float32)
     total = tl.zeros([BM], tl.float32)
-    sums = tl.zeros([BM, FP], tl.float32)
+    sums = pieces.nothing(BM, FP, FR)
     end = S
     if CAUSAL:
         end = tl.minimum(S, (block + 1) * BM + reach)
@@ -316,14 +304,14 @@ def attend(
     for start in range(0, 0 if LEFT else whole, BN):
         top, total, sums = _forward_block(
             top, total, sums, start, turned, queries, row, k, v, bias, k_row, v_row, bias_query, bias_key, scale,
-            dropout, seed, L, S, low, reach, most_queries, most_keys, pages, k_page, v_page, E, F, EP, FP, BN, BIAS,
-            CAUSAL, LEFT, DROPOUT, PAGE, False, WIDE, FEW,
+            dropout, seed, L, S, low, reach, most_queries, most_keys, pages, k_page, v_page, E, F, EP, ER, FP, FR, BN,
+            BIAS, CAUSAL, LEFT, DROPOUT, PAGE, False, WIDE, FEW,
         )  # fmt: skip
     for start in range(whole, end, BT):
         top, total, sums = _forward_block(
             top, total, sums, start, turned, queries, row, k, v, bias, k_row, v_row, bias_query, bias_key, scale,
-            dropout, seed, L, S, low, reach, most_queries, most_keys, pages, k_page, v_page, E, F, EP, FP, BT, BIAS,
-            CAUSAL, LEFT, DROPOUT, PAGE, True, WIDE, FEW,
+            dropout, seed, L, S, low, reach, most_queries, most_keys, pages, k_page, v_page, E, F, EP, ER, FP, FR, BT,
+            BIAS, CAUSAL, LEFT, DROPOUT, PAGE, True, WIDE, FEW,
         )  # fmt: skip
     inside = queries < L
     seen = total != 0  # a sum that is NaN stays what it is
@@ -332,11 +320,8 @@ def attend(
     kept = 1.0
     if DROPOUT:
         kept = 1.0 - dropout
-    results = sums * tl.where(seen, 1.0 / (total * kept), 0.0)[:, None]
-    columns = tl.arange(0, FP)
-    out += batch * out_batch + head * out_head + first * out_row
-    places = out + queries.to(tl.int64)[:, None] * out_row + columns[None, :]
-    tl.store(places, results.to(out.dtype.element_ty), mask=inside[:, None] & (columns < F)[None, :])
+    results = pieces.scaled(sums, tl.where(seen, 1.0 / (total * kept), 0.0)[:, None])
+    pieces.write(out + batch * out_batch + head * out_head + first * out_row, queries, out_row, inside, results, F)
 
 
 @triton.jit(do_not_specialize=["PARTS", "out_head"])
