@@ -23,7 +23,19 @@ LN2 = tl.constexpr(0.6931471805599453)
 
 # Arguments that change from call to call and of which no layout depends: a kernel of their own for each that is 1 or
 # divisible by 16 would only be the same code once more.
-_CHANGING = ["seed", "L", "S", "logs_batch", "logs_head", "logs_row", "bias_batch", "bias_head", "left", "right"]
+_CHANGING = [
+    "seed",
+    "L",
+    "S",
+    "logs_batch",
+    "logs_head",
+    "logs_row",
+    "bias_batch",
+    "bias_head",
+    "bias_key",
+    "left",
+    "right",
+]
 
 
 @triton.jit
@@ -81,8 +93,9 @@ def _scores(
         scores = pieces.product(left, right)
     scores *= scale
     if BIAS != "none":
-        places = bias + queries.to(tl.int64) * bias_query + keys.to(tl.int64) * bias_key
-        added = tl.load(places, mask=(queries < L) & (keys < S), other=0)
+        # What is read behind the last query is nobody's, and what is read behind the last key is masked below.
+        at = tl.minimum(queries, L - 1).to(tl.int64) * bias_query
+        added = tl.load(bias + at + (tl.minimum(keys, S - 1) if MASKED else keys).to(tl.int64) * bias_key)
         if BIAS == "bool":
             scores = tl.where(added != 0, scores, float("-inf"))
         else:

@@ -19,8 +19,9 @@ inline float __attribute__((overloadable)) ax_exp2(float x) {
   p = fma(p, f, 0x1.ebfbe2p-3f);
   p = fma(p, f, 0x1.62e432p-1f);
   p = fma(p, f, 1.0f);
-  int exponent = (int)n, one = exponent >> 1; /* in two factors, of which each is a normal number */
-  return p * as_float((one + 127) << 23) * as_float((exponent - one + 127) << 23);
+  int exponent = (int)n, one = exponent >> 1; /* in two factors, of which each is a normal number, */
+  int other = exponent < -150 ? 0 : (exponent - one + 127) << 23; /* or 0: CPUs are slow where products underflow */
+  return p * as_float((one + 127) << 23) * as_float(other);
 }
 inline double __attribute__((overloadable)) ax_exp2(double x) { return exp2(x); }
 
