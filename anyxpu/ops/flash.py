@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -126,30 +126,45 @@ def takes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropou
     return mask.dim() <= 4 and all(m in (1, n) for m, n in pairs)
 
 
+def _power(size: int) -> int:
+    """The least power of 2 that a size fits in."""
+    return 1 << (size - 1).bit_length()
+
+
+class _Form(NamedTuple):
+    """What blocks are chosen by.
+
+    Attributes:
+        queries: how many.
+        keys: how many, or as few as have as many behind the last whole 128.
+        size: elements of a head, of keys or of values.
+    """
+
+    queries: int
+    keys: int
+    size: int
+    packed: bool
+    windowed: bool
+    masked: bool
+
+
 @functools.lru_cache(maxsize=1024)
-def _blocks(
-    device: torch.device,
-    dtype: torch.dtype,
-    queries: int,
-    size: int,
-    backward: bool,
-    packed: bool,
-    windowed: bool,
-    keys: int,
-) -> Blocks:
-    """``keys``: how many, or as few as have as many behind the last whole 128."""
-    most = 1 << (max(queries, 16) - 1).bit_length()
+def _blocks(device: torch.device, dtype: torch.dtype, form: _Form, backward: bool) -> Blocks:
+    most = max(16, _power(form.queries))
+    size = form.size
     if torch.xpu.get_device_properties(device).type == "cpu":
-        return _of_cpu(device, queries, size, backward, windowed, keys, most)
+        return _of_cpu(device, form, backward, most)
     # Operands of f32 and of long heads take 64 KiB of local memory, which the smallest of Intel's GPUs have.
     rows = 32 if backward or (size > 128 and dtype == torch.float32) else 64
     rows = 16 if backward and dtype == torch.float32 else rows  # more of them spill on the oldest
     rows = min(rows, most)
     narrow = dtype in SIXTEEN_BITS
     short = size > 128 and not backward and (rows > 16 or not narrow)
-    # Eight sub-groups spill where few rows are wide (on Xe-HPG), and in gradients of packed sequences (on Xe2).
-    fewer = narrow and (packed and size <= 64 if backward else rows <= 16 and 64 < size <= 128)
-    return Blocks(rows, 16 if short else 32, 4 if fewer else 8, False)
+    # Eight sub-groups spill where few rows are wide or short heads have a mask (on Xe-HPG), and in gradients of packed
+    # sequences (on Xe2).
+    forward_fewer = (form.masked and size <= 64) or (rows <= 16 and 64 < size <= 128)
+    fewer = form.packed and size <= 64 if backward else forward_fewer
+    return Blocks(rows, 16 if short else 32, 4 if narrow and fewer else 8, False)
 
 
 # Queries and keys of a block, and the time that an element of a matrix of scores takes with them, on AVX2 with heads of
@@ -158,10 +173,9 @@ _FORWARD = {(16, 16): 1.115, (32, 64): 1.02, (64, 64): 1.0}
 _BACKWARD = {(16, 32): 1.05, (32, 32): 1.04, (32, 64): 1.02, (64, 64): 1.0}
 
 
-def _of_cpu(
-    device: torch.device, queries: int, size: int, backward: bool, windowed: bool, keys: int, most: int
-) -> Blocks:
+def _of_cpu(device: torch.device, form: _Form, backward: bool, most: int) -> Blocks:
     """``most``: queries of a block."""
+    queries, keys, size = form.queries, form.keys, form.size
     # Measured, of 4 and 8: few rows by themselves are 1.1 to 2 times as fast as in a tile of 16.
     if queries <= 8 and not backward:
         rows = 1 << (queries - 1).bit_length()
@@ -179,13 +193,8 @@ def _of_cpu(
     elif not backward and rows > 16 and not has_short_vectors(device):
         columns = 128  # on AVX2, whose cores have 32 KiB of first cache, 64 are 1.2 times as fast
     # Blocks of 8 keys take 15 to 30 % more time a key than one of 64.
-    rest = 32 if windowed else 8 if keys % columns <= 24 else columns
+    rest = 32 if form.windowed else 8 if keys % columns <= 24 else columns
     return Blocks(min(rows, most), columns, 1, True, rest=min(rest, columns))
-
-
-def _power(size: int) -> int:
-    """The least power of 2 that a size fits in."""
-    return 1 << (size - 1).bit_length()
 
 
 @functools.lru_cache(maxsize=1024)
@@ -277,10 +286,10 @@ class Problem:
         return Operands(self.query, self.key, self.value, self.mask, self.window == CAUSAL, _scale(self, scale))
 
     def blocks(self, backward: bool) -> Blocks:
-        size, packed = max(self.size, self.width), self.packing is not None
-        device, dtype = self.query.device, self.query.dtype
         keys = min(self.keys, 1024 + self.keys % 128)  # of many, what is behind the last whole block matters alone
-        return _blocks(device, dtype, self.queries, size, backward, packed, self.window != ALL, keys)
+        size, packed = max(self.size, self.width), self.packing is not None
+        form = _Form(self.queries, keys, size, packed, self.window != ALL, self.mask is not None)
+        return _blocks(self.query.device, self.query.dtype, form, backward)
 
 
 def _unit(t: Tensor) -> Tensor:
