@@ -152,7 +152,8 @@ class _Form(NamedTuple):
 def _blocks(device: torch.device, dtype: torch.dtype, form: _Form, backward: bool) -> Blocks:
     most = max(16, _power(form.queries))
     size = form.size
-    if torch.xpu.get_device_properties(device).type == "cpu":
+    properties = torch.xpu.get_device_properties(device)
+    if properties.type == "cpu":
         return _of_cpu(device, form, backward, most)
     # Operands of f32 and of long heads take 64 KiB of local memory, which the smallest of Intel's GPUs have.
     rows = 32 if backward or (size > 128 and dtype == torch.float32) else 64
@@ -160,9 +161,11 @@ def _blocks(device: torch.device, dtype: torch.dtype, form: _Form, backward: boo
     rows = min(rows, most)
     narrow = dtype in SIXTEEN_BITS
     short = size > 128 and not backward and (rows > 16 or not narrow)
-    # Eight sub-groups spill where few rows are wide or short heads have a mask (on Xe-HPG), and in gradients of packed
-    # sequences (on Xe2).
-    forward_fewer = (form.masked and size <= 64) or (rows <= 16 and 64 < size <= 128)
+    # Eight sub-groups spill where few rows are wide or, of 8 lanes each, where short heads have a mask (on Xe-HPG), and
+    # in gradients of packed sequences (on Xe2).
+    forward_fewer = (rows <= 16 and 64 < size <= 128) or (
+        form.masked and size <= 64 and 8 in properties.sub_group_sizes
+    )
     fewer = form.packed and size <= 64 if backward else forward_fewer
     return Blocks(rows, 16 if short else 32, 4 if narrow and fewer else 8, False)
 
