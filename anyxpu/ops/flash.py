@@ -161,13 +161,16 @@ def _blocks(device: torch.device, dtype: torch.dtype, form: _Form, backward: boo
     rows = min(rows, most)
     narrow = dtype in SIXTEEN_BITS
     short = size > 128 and not backward and (rows > 16 or not narrow)
-    # Eight sub-groups spill where few rows are wide or, of 8 lanes each, where short heads have a mask (on Xe-HPG), and
-    # in gradients of packed sequences (on Xe2).
-    forward_fewer = (rows <= 16 and 64 < size <= 128) or (
-        form.masked and size <= 64 and 8 in properties.sub_group_sizes
-    )
-    fewer = form.packed and size <= 64 if backward else forward_fewer
-    return Blocks(rows, 16 if short else 32, 4 if narrow and fewer else 8, False)
+    # Eight sub-groups spill in gradients of packed sequences (on Xe2), and forward where few rows are wide or, of 8
+    # lanes each, where rows are few or masked (on Xe-HPG).
+    warps = 8
+    if narrow and backward:
+        warps = 4 if form.packed and size <= 64 else 8
+    elif narrow and 8 in properties.sub_group_sizes and 16 < size <= 128 and (form.masked or rows <= 32):
+        warps = 2
+    elif narrow and rows <= 16 and 64 < size <= 128:
+        warps = 4
+    return Blocks(rows, 16 if short else 32, warps, False)
 
 
 # Queries and keys of a block, and the time that an element of a matrix of scores takes with them, on AVX2 with heads of
