@@ -12,14 +12,34 @@ import triton.language as tl
 
 
 @triton.jit
-def _rows(base, at, stride, count, columns, SIZE: tl.constexpr, MASKED: tl.constexpr, WIDE: tl.constexpr):
-    """Some rows of a matrix; 0 outside of it."""
-    places = base + at.to(tl.int64)[:, None] * stride + columns[None, :]
+def _tile(base, rows, inside, columns, SIZE: tl.constexpr, MASKED: tl.constexpr, WIDE: tl.constexpr):
+    """Some columns of rows that lie at ``base + rows``; 0 outside of the matrix."""
+    places = base + rows + columns[None, :]
     if MASKED or columns.shape[0] != SIZE:
-        read = tl.load(places, mask=(at < count)[:, None] & (columns < SIZE)[None, :], other=0.0)
+        read = tl.load(places, mask=inside[:, None] & (columns < SIZE)[None, :], other=0.0)
     else:
         read = tl.load(places)
     return read.to(tl.float32) if WIDE else read
+
+
+@triton.jit
+def _tiles(
+    base,
+    rows,
+    inside,
+    SIZE: tl.constexpr,
+    FIRST: tl.constexpr,
+    REST: tl.constexpr,
+    MASKED: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    if REST:
+        return (
+            _tile(base, rows, inside, tl.arange(0, FIRST), FIRST, MASKED, WIDE),
+            _tile(base + FIRST, rows, inside, tl.arange(0, REST), SIZE - FIRST, MASKED, WIDE),
+        )
+    else:
+        return (_tile(base, rows, inside, tl.arange(0, FIRST), SIZE, MASKED, WIDE),)
 
 
 @triton.jit
@@ -35,24 +55,7 @@ def read(
     WIDE: tl.constexpr,
 ):
     """Some rows of a matrix as a tuple: their first FIRST columns and, unless that is 0, the next REST; 0 outside."""
-    if REST:
-        return (
-            _rows(base, at, stride, count, tl.arange(0, FIRST), FIRST, MASKED, WIDE),
-            _rows(base + FIRST, at, stride, count, tl.arange(0, REST), SIZE - FIRST, MASKED, WIDE),
-        )
-    else:
-        return (_rows(base, at, stride, count, tl.arange(0, FIRST), SIZE, MASKED, WIDE),)
-
-
-@triton.jit
-def _paged_rows(
-    base, at, stride, count, columns, pages, page_stride, SIZE: tl.constexpr, PAGE: tl.constexpr, WIDE: tl.constexpr
-):
-    """As :func:`_rows`, of a matrix that lies in pages of PAGE rows, listed by ``pages``."""
-    page = tl.load(pages + at // PAGE, mask=at < count, other=0).to(tl.int64)
-    places = base + (page * page_stride + (at % PAGE).to(tl.int64) * stride)[:, None] + columns[None, :]
-    read = tl.load(places, mask=(at < count)[:, None] & (columns < SIZE)[None, :], other=0.0)
-    return read.to(tl.float32) if WIDE else read
+    return _tiles(base, at.to(tl.int64)[:, None] * stride, at < count, SIZE, FIRST, REST, MASKED, WIDE)
 
 
 @triton.jit
@@ -69,16 +72,10 @@ def read_pages(
     PAGE: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """As :func:`read`, of a matrix that lies in pages."""
-    if REST:
-        return (
-            _paged_rows(base, at, stride, count, tl.arange(0, FIRST), pages, page_stride, FIRST, PAGE, WIDE),
-            _paged_rows(
-                base + FIRST, at, stride, count, tl.arange(0, REST), pages, page_stride, SIZE - FIRST, PAGE, WIDE
-            ),
-        )
-    else:
-        return (_paged_rows(base, at, stride, count, tl.arange(0, FIRST), pages, page_stride, SIZE, PAGE, WIDE),)
+    """As :func:`read`, of a matrix that lies in pages of PAGE rows, listed by ``pages``."""
+    page = tl.load(pages + at // PAGE, mask=at < count, other=0).to(tl.int64)
+    rows = (page * page_stride + (at % PAGE).to(tl.int64) * stride)[:, None]
+    return _tiles(base, rows, at < count, SIZE, FIRST, REST, True, WIDE)
 
 
 @triton.jit
@@ -123,7 +120,7 @@ def add_product(left, right, sums):
 
 @triton.jit
 def add_weighted(weights, values, sums):
-    """The same of one row, written out."""
+    """As :func:`add_product`, of a left of one row, written out."""
     first = sums[0] + tl.sum(weights[:, :, None] * values[0][None, :, :].to(tl.float32), 1)
     if len(values) == 2:
         return (first, sums[1] + tl.sum(weights[:, :, None] * values[1][None, :, :].to(tl.float32), 1))
