@@ -22,9 +22,10 @@ LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 
 # Arguments that change from call to call and of which no layout depends: a kernel of their own for each that is 1 or
-# divisible by 16 would only be the same code once more. Of the last one a layout should not depend: where Triton knows
-# that a mask's keys lie side by side it spreads all scores over lanes as that is best read, and their sums across lanes
-# spill (17 KB on Xe2).
+# divisible by 16 would only be the same code once more. Of the last one a layout should not depend on a GPU: where Triton
+# knows that a mask's keys lie side by side it spreads all scores over lanes as that is best read, and their sums across
+# lanes spill (17 KB on Xe2). A CPU device is told, by None: rows that are a power of 2 apart share few sets of its first
+# cache, and reading them lane by lane took floats of 1,024 keys twice the time of attention without a mask.
 _CHANGING = [
     *("seed", "L", "S", "logs_batch", "logs_head", "logs_row", "bias_batch", "bias_head", "left", "right"),
     "bias_key",
@@ -88,7 +89,8 @@ def _scores(
     if BIAS != "none":
         # What is read behind the last query is nobody's, and what is read behind the last key is masked below.
         at = tl.minimum(queries, L - 1).to(tl.int64) * bias_query
-        added = tl.load(bias + at + (tl.minimum(keys, S - 1) if MASKED else keys).to(tl.int64) * bias_key)
+        along = (tl.minimum(keys, S - 1) if MASKED else keys).to(tl.int64)
+        added = tl.load(bias + at + (along if bias_key is None else along * bias_key))
         if BIAS == "bool":
             scores = tl.where(added != 0, scores, float("-inf"))
         else:

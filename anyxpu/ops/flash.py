@@ -282,8 +282,13 @@ class Problem:
     def bias(self) -> Tensor:
         return self.query if self.mask is None else self.mask
 
-    def bias_strides(self) -> tuple[int, ...]:
-        return (0, 0, 0, 0) if self.mask is None else self.mask.stride()
+    def bias_strides(self) -> tuple[int | None, ...]:
+        """The mask's. The last is None where a kernel is told that it is 1."""
+        if self.mask is None:
+            return (0, 0, 0, 0)
+        *others, last = self.mask.stride()
+        told = last == 1 and torch.xpu.get_device_properties(self.mask.device).type == "cpu"
+        return (*others, None if told else last)
 
     def operands(self, scale: float | None) -> Operands | None:
         """For :mod:`anyxpu.ops.attention_products`, which know neither windows nor packing."""
@@ -433,7 +438,7 @@ def _attend_by_parts(p: Problem, out: Tensor, logs: Tensor, scale: float | None,
         kernels.attend[(-(-p.queries // blocks.queries), p.heads, parts)](
             p.query, p.key, p.value, p.bias(), whole, sums,
             0, *_three(p.query)[1:], part * k_row, k_head, k_row, part * v_row, v_head, v_row, *_three(whole),
-            part * bias_key, bias_head, bias_query, bias_key,
+            part * (1 if bias_key is None else bias_key), bias_head, bias_query, bias_key,
             _scale(p, scale) * LOG2E, 0.0, 0, p.queries, p.keys, *p.offsets(), used, pages, page_row, part,
             *_apart(sums), *p.window.bounds(), **p.constants, **constants | {"PARTS": True},
             **blocks.constants(),
