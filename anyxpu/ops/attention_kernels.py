@@ -22,10 +22,10 @@ LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 
 # Arguments that change from call to call and of which no layout depends: a kernel of their own for each that is 1 or
-# divisible by 16 would only be the same code once more. Of the last one a layout should not depend on a GPU: where Triton
-# knows that a mask's keys lie side by side it spreads all scores over lanes as that is best read, and their sums across
-# lanes spill (17 KB on Xe2). A CPU device is told, by None: rows that are a power of 2 apart share few sets of its first
-# cache, and reading them lane by lane took floats of 1,024 keys twice the time of attention without a mask.
+# divisible by 16 would only be the same code once more. Of the last one a layout should not depend on a GPU: where
+# Triton knows that a mask's keys lie side by side it spreads all scores over lanes as that is best read, and their sums
+# across lanes spill (17 KB on Xe2). A CPU device is told, by None: rows that are a power of 2 apart share few sets of
+# its first cache, and read lane by lane floats of 1,024 keys cost twice the time of attention without a mask.
 _CHANGING = [
     *("seed", "L", "S", "logs_batch", "logs_head", "logs_row", "bias_batch", "bias_head", "left", "right"),
     "bias_key",
