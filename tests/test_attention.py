@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -438,3 +440,23 @@ def test_a_learned_mask_is_served_where_torch_has_a_fused_form_with_its_gradient
     only_flash = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION)
     with only_flash, pytest.raises(RuntimeError, match="No available kernel"):
         torch.nn.functional.scaled_dot_product_attention(here, here, here, mask)
+
+
+@pytest.mark.not_simulated("a CPU device alone is told how a mask lies; a GPU's registers would spill")
+@pytest.mark.parametrize(("turned", "order"), [(False, "0, 1"), (True, "1, 0")], ids=["keys", "queries"])
+def test_a_mask_is_read_along_what_lies_side_by_side(turned, order, tmp_path, monkeypatch):
+    from anyxpu.ops.attention_kernels import attend
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    attend.device_caches.clear()  # what was compiled before left its text in another folder
+    lib().forget_programs()
+    mask = torch.randn(1, 2, 256, 256, device="xpu")
+    given = torch.randn(1, 2, 256, 64, device="xpu")
+    with torch.no_grad():
+        scaled_dot_product_attention(given, given, given, mask.mT if turned else mask)
+    torch.xpu.synchronize()
+    (text,) = (path.read_text() for path in tmp_path.glob("*/attend.ttgir"))
+    # Scores are keys by queries; the loop of whole blocks comes first.
+    layouts = dict(re.findall(r"^(#blocked\d*) = .* order = \[([\d, ]+)\]", text, re.MULTILINE))
+    read = re.search(r"%added\w* = tt\.load %\w+ : tensor<\d+x\d+x!tt\.ptr<f32>, (#\w+)>", text)
+    assert read and layouts[read.group(1)] == order

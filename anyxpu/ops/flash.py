@@ -282,12 +282,13 @@ class Problem:
     def bias(self) -> Tensor:
         return self.query if self.mask is None else self.mask
 
-    def bias_strides(self) -> tuple[int | None, ...]:
-        """The mask's. The last is None where a kernel is told that it is 1."""
-        if self.mask is None:
-            return (0, 0, 0, 0)
-        *others, last = self.mask.stride()
-        told = last == 1 and torch.xpu.get_device_properties(self.mask.device).type == "cpu"
+    def bias_strides(self) -> tuple[int, ...]:
+        return (0, 0, 0, 0) if self.mask is None else self.mask.stride()
+
+    def bias_arguments(self) -> tuple[int | None, ...]:
+        """These strides as kernels take them: the last is None where they are told that it is 1."""
+        *others, last = self.bias_strides()
+        told = last == 1 and torch.xpu.get_device_properties(self.query.device).type == "cpu"
         return (*others, None if told else last)
 
     def operands(self, scale: float | None) -> Operands | None:
@@ -390,7 +391,7 @@ def attend(p: Problem, out: Tensor, logs: Tensor, places: Places, dropout: float
         with current(out.device):
             kernels.attend[grid](
                 p.query, p.key, p.value, p.bias(), into, logs,
-                *_three(p.query), *_three(p.key), *_three(p.value), *_three(into), *p.bias_strides(),
+                *_three(p.query), *_three(p.key), *_three(p.value), *_three(into), *p.bias_arguments(),
                 _scale(p, scale) * LOG2E, dropout, seed, p.queries, p.keys, *p.offsets(), *arguments, *places,
                 *p.window.bounds(), **p.constants, **constants,
                 **blocks.constants(),
@@ -432,13 +433,13 @@ def _attend_by_parts(p: Problem, out: Tensor, logs: Tensor, scale: float | None,
     sums = torch.empty(parts, p.heads, p.queries, dtype=torch.float32, device=out.device)
     _, k_head, k_row = _three(p.key)
     _, v_head, v_row = _three(p.value)
-    _, bias_head, bias_query, bias_key = p.bias_strides()
+    _, bias_head, bias_query, bias_key = p.bias_arguments()
     (used, pages, page_row, _), constants = p.keys_elsewhere()
     with current(out.device):
         kernels.attend[(-(-p.queries // blocks.queries), p.heads, parts)](
             p.query, p.key, p.value, p.bias(), whole, sums,
             0, *_three(p.query)[1:], part * k_row, k_head, k_row, part * v_row, v_head, v_row, *_three(whole),
-            part * (1 if bias_key is None else bias_key), bias_head, bias_query, bias_key,
+            part * p.bias_strides()[-1], bias_head, bias_query, bias_key,
             _scale(p, scale) * LOG2E, 0.0, 0, p.queries, p.keys, *p.offsets(), used, pages, page_row, part,
             *_apart(sums), *p.window.bounds(), **p.constants, **constants | {"PARTS": True},
             **blocks.constants(),
@@ -551,18 +552,18 @@ def _gradient_launches(
         by_both = (
             p.query, p.key, p.value, p.bias(), out, grad, logs, deltas, sums, *into,
             *_three(p.query), *_three(p.key), *_three(p.value), *_three(out), *_three(grad), *_three(sums),
-            *_three(into[0]), *_three(into[1]), *_three(into[2]), *p.bias_strides(), *last,
+            *_three(into[0]), *_three(into[1]), *_three(into[2]), *p.bias_arguments(), *last,
         )  # fmt: skip
         return [(kernels.by_both, by_both, options)]
     by_queries = (
         p.query, p.key, p.value, p.bias(), out, grad, logs, deltas, into[0],
         *_three(p.query), *_three(p.key), *_three(p.value), *_three(out), *_three(grad), *_three(into[0]),
-        *p.bias_strides(), *last,
+        *p.bias_arguments(), *last,
     )  # fmt: skip
     by_keys = (
         p.query, p.key, p.value, p.bias(), grad, logs, deltas, into[1], into[2],
         *_three(p.query), *_three(p.key), *_three(p.value), *_three(grad), *_three(into[1]), *_three(into[2]),
-        *p.bias_strides(), *last,
+        *p.bias_arguments(), *last,
     )  # fmt: skip
     return [(kernels.by_queries, by_queries, options), (kernels.by_keys, by_keys, options)]
 

@@ -28,8 +28,10 @@ inline double __attribute__((overloadable)) ax_exp2(double x) { return exp2(x); 
 /* --- ax_cpu_dpas_ intel_sub_group_: matrix products that GPUs have as instructions, by broadcasts among 16 or 8 lanes:
  * of a row of `a` each lane has a short, or an int */
 
+/* Called, and in loops that stay loops: written out where they are used, a kernel takes up to a minute to compile. */
 #define AX_CPU_CALLED __attribute__((noinline))
-#define AX_CPU_ROLLED __attribute__((opencl_unroll_hint(1))) /* written out, a kernel takes half a minute to compile */
+#define AX_CPU_ROLLED __attribute__((opencl_unroll_hint(1)))
+
 #define AX_CPU_DPAS_ROW(j, words, from_bits)                                                          \
   AX_CPU_ROLLED for (int k = 0; k < 16; ++k) {                                                        \
     const uint p = (uint)sub_group_broadcast((int)a.s##j, k / words) >> (16 * (k % words));           \
@@ -37,7 +39,7 @@ inline double __attribute__((overloadable)) ax_exp2(double x) { return exp2(x); 
     c.s##j = fma(from_bits((ushort)p), from_bits(q), c.s##j);                                         \
   }
 #define AX_CPU_DPAS(name, vector, words, from_bits)                                                   \
-  AX_CPU_CALLED float8 __attribute__((overloadable)) name(vector a, int8 rows, float8 c) {                   \
+  AX_CPU_CALLED float8 __attribute__((overloadable)) name(vector a, int8 rows, float8 c) {            \
     int b[8];                                                                                         \
     vstore8(rows, 0, b);                                                                              \
     AX_CPU_DPAS_ROW(0, words, from_bits) AX_CPU_DPAS_ROW(1, words, from_bits)                         \
@@ -52,7 +54,8 @@ AX_CPU_DPAS(intel_sub_group_bf16_bf16_matrix_mad_k16, short8, 1, ax_cpu_dpas_bf1
 AX_CPU_DPAS(intel_sub_group_f16_f16_matrix_mad_k16, int8, 2, ax_from_bits_f16)
 AX_CPU_DPAS(intel_sub_group_bf16_bf16_matrix_mad_k16, int8, 2, ax_cpu_dpas_bf16)
 #define AX_CPU_DPAS_I8(vector, scalar, bytes)                                                         \
-  AX_CPU_CALLED int8 __attribute__((overloadable)) intel_sub_group_i8_i8_matrix_mad_k32(vector a, int8 rows, int8 c) { \
+  AX_CPU_CALLED int8 __attribute__((overloadable))                                                    \
+  intel_sub_group_i8_i8_matrix_mad_k32(vector a, int8 rows, int8 c) {                                 \
     scalar x[8];                                                                                      \
     int b[8], sums[8];                                                                                \
     vstore8(a, 0, x);                                                                                 \
@@ -74,7 +77,8 @@ AX_CPU_CALLED float8 intel_sub_group_tf32_tf32_matrix_mad_k8(float4 a, float8 ro
   vstore8(rows, 0, b);
   vstore8(c, 0, sums);
   AX_CPU_ROLLED for (int j = 0; j < 8; ++j)
-    AX_CPU_ROLLED for (int k = 0; k < 8; ++k) sums[j] = fma(sub_group_broadcast(x[j / 2], 8 * (j & 1) + k), b[k], sums[j]);
+    AX_CPU_ROLLED for (int k = 0; k < 8; ++k)
+      sums[j] = fma(sub_group_broadcast(x[j / 2], 8 * (j & 1) + k), b[k], sums[j]);
   return vload8(0, sums);
 }
 
@@ -94,7 +98,8 @@ inline bool ax_cpu_at_fault(__global void* base, int width, int pitch, int x) {
   return ((ulong)base & 63) != 0 || width < 64 || width % 4 != 0 || pitch < width || pitch % 16 != 0 || x % 4 != 0;
 }
 #define AX_CPU_BLOCK(name, size, type, expression)                                                                        \
-  AX_CPU_CALLED void intel_sub_group_2d_block_read_##name(__global void* p, int w, int h, int pitch, int2 at, __private type* to) { \
+  AX_CPU_CALLED void intel_sub_group_2d_block_read_##name(__global void* p, int w, int h, int pitch, int2 at,       \
+                                                          __private type* to) {                                     \
     const int lane = (int)get_sub_group_local_id();                                                                 \
     const bool fault = ax_cpu_at_fault(p, w, pitch, at.x * size);                                                   \
     AX_CPU_ROLLED for (int r = 0; r < 8; ++r) to[r] = fault ? (type)12345 : (type)(expression);                     \
