@@ -298,3 +298,25 @@ def test_sums_by_index_of_small_integers(dtype, xpu):
     got = torch.compile(sums)(x.to(xpu), index.to(xpu), values.to(xpu))
     for mine, theirs in zip(got, sums(x, index, values), strict=True):
         torch.testing.assert_close(mine.cpu(), theirs)
+
+
+def test_a_view_and_its_base_at_another_length(xpu):
+    """AOTAutograd names the length of the view's base, of which Dynamo knows no source: nothing may be guarded by it.
+
+    Dynamo meets closures' variables by their names' order, and has to meet the base first.
+    """
+
+    def gradient(base: torch.Tensor, w: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+        def f(view: torch.Tensor) -> torch.Tensor:
+            return torch.func.grad(lambda w: (w / (base != -100).sum() * view.float().sum()).sum())(w)
+
+        return torch.compile(f)
+
+    torch._dynamo.reset()
+    for n in (63, 4, 17):
+        base = torch.randint(0, 5, (n,))
+        there = base.to(xpu)
+        (view,) = torch.chunk(there, 1)
+        with torch._inductor.config.patch(force_disable_caches=True):  # a graph on disk has its guards already
+            got = gradient(there, torch.randn(3, device=xpu))(view)
+        torch.testing.assert_close(got.cpu(), torch.full((3,), base.float().mean()))

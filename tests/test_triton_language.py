@@ -302,6 +302,68 @@ def test_any_number_of_warps_gives_the_same(warps):
     assert torch.equal(o, x.cumsum(0) + x.sum(1, keepdim=True))
 
 
+# --- what is read under a condition
+
+
+@triton.jit
+def return_kernel(rows, w, o):
+    p = tl.program_id(0)
+    row = tl.load(rows + p)
+    if row < 0:
+        return
+    scale = tl.load(w + row)
+    tl.store(o + p * 16, scale * 2)
+    tl.debug_barrier()
+    tl.store(o + p * 16 + 1, scale)
+
+
+@triton.jit
+def if_kernel(rows, w, o):
+    p = tl.program_id(0)
+    row = tl.load(rows + p)
+    if row >= 0:
+        scale = tl.load(w + row)
+        tl.store(o + p * 16, scale * 2)
+        tl.debug_barrier()
+        tl.store(o + p * 16 + 1, scale)
+
+
+@triton.jit
+def tile_kernel(rows, w, o):
+    p = tl.program_id(0)
+    row = tl.load(rows + p)
+    if row < 0:
+        return
+    i = tl.arange(0, 8)
+    tile = tl.load(w + row + i)
+    tl.store(o + p * 16 + i, tile * 2)
+    tl.debug_barrier()
+    tl.store(o + p * 16 + 8 + i, tile)
+
+
+def read_under_conditions(kernel):
+    """Of four programs two have rows that are nowhere near ``w``, and must not read them."""
+    far = -(1 << 36)
+    w, o = torch.randn(16), torch.zeros(4, 16)
+    launch(kernel, (4,), torch.tensor([0, far, 3, far]), w, o)
+    expected = torch.zeros(4, 16)
+    for program, row in ((0, 0), (2, 3)):
+        if kernel is tile_kernel:
+            expected[program] = torch.cat([w[row : row + 8] * 2, w[row : row + 8]])
+        else:
+            expected[program, :2] = torch.stack([w[row] * 2, w[row]])
+    if not simulate.active():
+        assert torch.equal(o, expected), o
+
+
+@pytest.mark.parametrize("name", ["return_kernel", "if_kernel", "tile_kernel"])
+def test_a_load_under_a_condition_is_not_read_ahead_of_it(name):
+    """What is loaded is used on both sides of a barrier; the process dies where the load is made for all programs."""
+    program = f"from tests import test_triton_language as t; t.read_under_conditions(t.{name})"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
 # --- hints and refusals
 
 

@@ -7,13 +7,19 @@ reads elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
+import torch
+
 
 def leave_room(module: ModuleType) -> None:
-    """Change ``torch._inductor.codegen.simd``: kernels for xpu over 2**30 elements and more index by i64."""
+    """Change ``torch._inductor.codegen.simd``: kernels for xpu over 2**30 elements and more index by i64.
+
+    So do those over a size that Dynamo has no source for, as the length of a view's base that AOTAutograd alone looked
+    at: i32 wants a guard, and Dynamo fails to write one with an IndexError.
+    """
     scheduling: Any = module.SIMDScheduling  # type: ignore[attr-defined]
     original = scheduling.can_use_32bit_indexing
 
@@ -21,11 +27,50 @@ def leave_room(module: ModuleType) -> None:
         from torch._inductor import config
         from torch._inductor.virtualized import V
 
+        if "xpu" in V.graph.device_types:
+            buffers = list(buffers)
+            sizes = [numel, *(b.get_layout().storage_size() for b in buffers if b.has_tensor_output())]
+            if not _can_be_guarded(V.graph.sizevars.shape_env, sizes):
+                return False
         # Twice the number: a sum of two indices fits where that does.
         room = 1 if config.assume_32bit_indexing or "xpu" not in V.graph.device_types else 2
         return bool(original(room * numel, buffers))
 
     scheduling.can_use_32bit_indexing = staticmethod(can_use_32bit_indexing)
+
+
+def _can_be_guarded(shape_env: Any, sizes: Iterable[Any]) -> bool:
+    """Whether Dynamo has a source for each symbol of the sizes; what is no size of an input needs none."""
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    wanted = [shape_env.replace(size) for size in sizes if getattr(size, "free_symbols", ())]
+    symbols = set().union(*(size.free_symbols - free_unbacked_symbols(size) for size in wanted))
+    return not symbols or not shape_env.tracked_fakes or symbols <= _known_symbols(shape_env)
+
+
+def _known_symbols(shape_env: Any) -> set[Any]:
+    """The symbols that Dynamo's inputs have as their sizes; views' bases are none of its inputs."""
+    fakes = shape_env.tracked_fakes
+    count, known = getattr(shape_env, "_anyxpu_known_symbols", (0, set()))
+    if count != len(fakes):
+        known = {number.node.expr for fake in fakes for number in _numbers(fake.fake) if hasattr(number, "node")}
+        shape_env._anyxpu_known_symbols = len(fakes), known
+    return known
+
+
+def _numbers(fake: Any) -> Iterator[Any]:
+    """Sizes, strides and offset of a tensor and of those that it is made of, or the number that it is."""
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+    if not hasattr(fake, "stride"):
+        yield fake
+        return
+    yield from fake.size()
+    if is_traceable_wrapper_subclass(fake):
+        for name in fake.__tensor_flatten__()[0]:
+            yield from _numbers(getattr(fake, name))
+    elif fake.layout == torch.strided:
+        yield from (*fake.stride(), fake.storage_offset())
 
 
 def small_block_numbers(module: ModuleType) -> None:

@@ -380,8 +380,14 @@ class Emitter:
         self.shared_bytes = max(self.shared_bytes, offset)
         return names
 
-    def barrier(self) -> None:
-        self.line("barrier(CLK_LOCAL_MEM_FENCE);")
+    def barrier(self, memory: str = "CLK_LOCAL_MEM_FENCE") -> None:
+        """All work-items of the work-group come here before one goes on, and see what the others wrote.
+
+        The lanes of an only sub-group go together on a CPU. A barrier of the work-group is not only slower there: where
+        it stands under a condition, Intel's compiler for CPUs reads ahead of the condition what is loaded under it.
+        """
+        alone = self.local_arrays and self.warps == 1
+        self.line(f"{'sub_group_barrier' if alone else 'barrier'}({memory});")
 
     # --- values
 

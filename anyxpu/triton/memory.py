@@ -174,7 +174,7 @@ def _scalar_atomic(e: Emitter, op: Op, values: int) -> None:
     # The barriers also order this atomic against the work-group's other accesses, which a lock built on it needs.
     s = e.local(t, 1)
     e.line(f"if ({' && '.join(first_item(e))}) {s}[0] = {name};")
-    e.line("barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);")
+    e.barrier("CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE")
     e.line(f"{name} = {s}[0];")
     e.barrier()
 

@@ -22,7 +22,7 @@ def _num_programs(e: Emitter, op: Op) -> None:
 
 def _barrier(e: Emitter, op: Op) -> None:
     e.flush()
-    e.line("barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);")
+    e.barrier("CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE")
 
 
 def _nothing(e: Emitter, op: Op) -> None:
