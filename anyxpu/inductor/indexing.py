@@ -29,14 +29,22 @@ def leave_room(module: ModuleType) -> None:
 
         if "xpu" in V.graph.device_types:
             buffers = list(buffers)
-            sizes = [numel, *(b.get_layout().storage_size() for b in buffers if b.has_tensor_output())]
-            if not _can_be_guarded(V.graph.sizevars.shape_env, sizes):
+            if not _can_be_guarded(V.graph.sizevars.shape_env, [numel, *_storage_sizes(buffers)]):
                 return False
         # Twice the number: a sum of two indices fits where that does.
         room = 1 if config.assume_32bit_indexing or "xpu" not in V.graph.device_types else 2
         return bool(original(room * numel, buffers))
 
     scheduling.can_use_32bit_indexing = staticmethod(can_use_32bit_indexing)
+
+
+def _storage_sizes(buffers: Iterable[Any]) -> Iterator[Any]:
+    """Elements of each buffer's storage, and of those that it stands for where it only says that they were written."""
+    for buffer in buffers:
+        if buffer.has_tensor_output():
+            yield buffer.get_layout().storage_size()
+        elif isinstance(buffer, torch._inductor.ir.MutationOutput):
+            yield from _storage_sizes(buffer.get_mutation_buffers())
 
 
 def _can_be_guarded(shape_env: Any, sizes: Iterable[Any]) -> bool:
@@ -49,7 +57,10 @@ def _can_be_guarded(shape_env: Any, sizes: Iterable[Any]) -> bool:
 
 
 def _known_symbols(shape_env: Any) -> set[Any]:
-    """The symbols that Dynamo's inputs have as their sizes; views' bases are none of its inputs."""
+    """The symbols that Dynamo's inputs have as their sizes; views' bases are none of its inputs.
+
+    Kept with the environment, as each kernel of a graph asks; one that is an input's size only later is unknown.
+    """
     fakes = shape_env.tracked_fakes
     count, known = getattr(shape_env, "_anyxpu_known_symbols", (0, set()))
     if count != len(fakes):

@@ -383,8 +383,9 @@ class Emitter:
     def barrier(self, memory: str = "CLK_LOCAL_MEM_FENCE") -> None:
         """All work-items of the work-group come here before one goes on, and see what the others wrote.
 
-        The lanes of an only sub-group go together on a CPU. A barrier of the work-group is not only slower there: where
-        it stands under a condition, Intel's compiler for CPUs reads ahead of the condition what is loaded under it.
+        The lanes of an only sub-group go together on a CPU, whose barrier of a work-group has to be avoided: of what is
+        loaded under a condition and used on both sides of one, Intel's compiler makes the load whatever the condition.
+        Kernels with more sub-groups (``keep_warps``) are still exposed to that.
         """
         alone = self.local_arrays and self.warps == 1
         self.line(f"{'sub_group_barrier' if alone else 'barrier'}({memory});")
