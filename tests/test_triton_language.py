@@ -399,6 +399,31 @@ def test_inline_assembly_is_refused_with_its_text():
 
 
 @triton.jit
+def dependent_kernel(x, o, B: tl.constexpr):
+    i = tl.arange(0, B)
+    tl.extra.cuda.gdc_wait()
+    v = tl.load(x + i)
+    tl.extra.cuda.gdc_launch_dependents()
+    tl.store(o + i, v + 1)
+
+
+def test_waiting_for_the_kernel_before_is_what_a_queue_does_anyway():
+    x, o = torch.randn(32), torch.zeros(32)
+    launch(dependent_kernel, (1,), x, o, B=32)
+    assert torch.equal(o, x + 1)
+
+
+@triton.jit
+def clock_kernel(o):
+    tl.store(o, tl.extra.cuda.globaltimer())
+
+
+def test_assembly_without_operands_is_refused_with_its_text():
+    with pytest.raises(UnsupportedOperation, match="globaltimer"):
+        launch(clock_kernel, (1,), torch.zeros(1, dtype=torch.int64))
+
+
+@triton.jit
 def to_float_kernel(x, o, n, B: tl.constexpr):
     i = tl.program_id(0) * B + tl.arange(0, B)
     tl.store(o + i, tl.load(x + i, i < n).to(o.dtype.element_ty), i < n)

@@ -285,24 +285,25 @@ def test_powers_of_two_of_every_kind_of_float():
     assert float(((got - exact).abs() / unit)[finite].max()) < 1.1
 
 
-NAMED_BY_INTEL = """\
+NAMED_BY_A_VENDOR = """\
 import triton
 import triton.language as tl
-from triton.language.extra.intel import libdevice
-from triton.language.extra.intel.libdevice import rsqrt
-import triton.language.extra.intel.libdevice as again
+from triton.language.extra.VENDOR import libdevice
+from triton.language.extra.VENDOR.libdevice import rsqrt
+import triton.language.extra.VENDOR.libdevice as again
 
 
 @triton.jit
 def kernel(x0, o, N: tl.constexpr):
     at = tl.arange(0, N)
     x = tl.load(x0 + at)
-    tl.store(o + at, libdevice.pow(x, 3.0) + rsqrt(x) + again.exp2(x) + tl.extra.intel.libdevice.tanh(x))
+    tl.store(o + at, libdevice.pow(x, 3.0) + rsqrt(x) + again.exp2(x) + tl.extra.VENDOR.libdevice.tanh(x))
 """
 
 
-def test_kernels_may_name_it_as_intels_triton_does(tmp_path):
-    (path := tmp_path / "named.py").write_text(NAMED_BY_INTEL)
+@pytest.mark.parametrize("vendor", ["intel", "cuda", "hip"])
+def test_kernels_may_name_it_as_a_vendors_triton_does(vendor, tmp_path):
+    (path := tmp_path / "named.py").write_text(NAMED_BY_A_VENDOR.replace("VENDOR", vendor))
     spec = importlib.util.spec_from_file_location("named", path)
     assert spec is not None and spec.loader is not None
     spec.loader.exec_module(made := importlib.util.module_from_spec(spec))
@@ -310,4 +311,14 @@ def test_kernels_may_name_it_as_intels_triton_does(tmp_path):
     launch(made.kernel, (1,), x, o, N=64)
     wide = x.double()
     torch.testing.assert_close(o.double(), wide**3 + wide.rsqrt() + wide.exp2() + wide.tanh(), rtol=1e-6, atol=0)
-    assert made.libdevice is importlib.import_module("anyxpu.triton.libdevice")
+    assert made.libdevice is importlib.import_module(f"triton.language.extra.{vendor}.libdevice")
+    if vendor == "intel":
+        assert made.libdevice is importlib.import_module("anyxpu.triton.libdevice")
+
+
+def test_all_that_hips_libdevice_takes_is_taken():
+    from triton.language.extra.hip import libdevice as hips
+
+    functions = [f.name for f in ast.parse(Path(hips.__file__).read_text()).body if isinstance(f, ast.FunctionDef)]
+    assert len(functions) > 20
+    assert not [name for name in functions if name not in FUNCTIONS]

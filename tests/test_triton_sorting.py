@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -43,6 +45,47 @@ def sort_with_index_kernel(
     tl.store(i + at, ids)
 
 
+@triton.jit
+def _compare_and_swap(x, ids, flip, i: tl.constexpr, n_dims: tl.constexpr):
+    """One step of a network as libraries write it: the two of a pair are summed out of a cube of theirs."""
+    cube: tl.constexpr = [(x.numel >> n_dims) << i, 2, 1 << (n_dims - i - 1)]
+    y, y_idx = tl.reshape(x, cube), tl.reshape(ids, cube)
+    mask = tl.arange(0, 2)[None, :, None]
+    left = tl.broadcast_to(tl.sum(y * (1 - mask), 1)[:, None, :], cube)
+    right = tl.broadcast_to(tl.sum(y * mask, 1)[:, None, :], cube)
+    left_idx = tl.broadcast_to(tl.sum(y_idx * (1 - mask), 1)[:, None, :], cube)
+    right_idx = tl.broadcast_to(tl.sum(y_idx * mask, 1)[:, None, :], cube)
+    left, right = tl.reshape(left, x.shape), tl.reshape(right, x.shape)
+    left_idx, right_idx = tl.reshape(left_idx, x.shape), tl.reshape(right_idx, x.shape)
+    cond = (left > right) != flip
+    bits = tl.where(cond, left.to(tl.int32, bitcast=True) ^ right.to(tl.int32, bitcast=True), 0)
+    moved = tl.where(cond, (left_idx ^ right_idx).to(ids.dtype), 0)
+    return (x.to(tl.int32, bitcast=True) ^ bits).to(x.dtype, bitcast=True), ids ^ moved
+
+
+@triton.jit
+def _bitonic_merge(x, ids, stage: tl.constexpr, order: tl.constexpr, n_dims: tl.constexpr):
+    if order == 2:
+        runs: tl.constexpr = [(x.numel >> n_dims) << (n_dims - 1 - stage), 2, 1 << stage]
+        flip = tl.reshape(tl.broadcast_to(tl.arange(0, 2)[None, :, None], runs), x.shape)
+    else:
+        flip = order
+    for i in tl.static_range(stage):
+        x, ids = _compare_and_swap(x, ids, flip, i + (n_dims - stage), n_dims)
+    return x, ids
+
+
+@triton.jit
+def argsort_kernel(x, o, i, M: tl.constexpr, LOG_N: tl.constexpr, DOWN: tl.constexpr):
+    N: tl.constexpr = 1 << LOG_N
+    at = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    values, ids = tl.load(x + at), tl.load(i + at)
+    for stage in tl.static_range(1, LOG_N + 1):
+        values, ids = _bitonic_merge(values, ids, stage, 2 if stage < LOG_N else DOWN, LOG_N)
+    tl.store(o + at, values)
+    tl.store(i + at, ids)
+
+
 @pytest.fixture
 def unrolled(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Called, it takes our sorts away: kernels compiled afterwards have Triton's and Inductor's own."""
@@ -50,7 +93,7 @@ def unrolled(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
     def take_away() -> None:
         monkeypatch.setattr(sorting, "_LOOPS", {})
-        for kernel in (sort_kernel, topk_kernel, sort_with_index_kernel):
+        for kernel in (sort_kernel, topk_kernel, sort_with_index_kernel, argsort_kernel):
             kernel.device_caches.clear()
 
     return take_away
@@ -157,6 +200,49 @@ def test_results_are_those_of_the_unrolled_networks_bit_by_bit(unrolled):
     unrolled()
     for ours, theirs in zip(by_loops, results(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def argsorted(x: torch.Tensor, dtype: torch.dtype, down: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    rows, n = x.shape
+    out, ids = torch.zeros_like(x), torch.arange(n, dtype=dtype).expand(rows, n).contiguous()
+    launch(argsort_kernel, (1,), x, out, ids, M=rows, LOG_N=n.bit_length() - 1, DOWN=down)
+    return out, ids
+
+
+@pytest.mark.parametrize("down", [False, True], ids=["up", "down"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32], ids=["float32", "int32"])
+@pytest.mark.parametrize("ids", [torch.int32, torch.int64], ids=["i32", "i64"])
+def test_networks_that_libraries_carry_themselves_give_the_same_bits(dtype, ids, down, unrolled):
+    x = torch.randn(4, 16).mul(2).round().add(0.0).to(dtype)  # many are equal; of zeros only 0, as a sum loses -0's sign
+    ours = argsorted(x, ids, down)
+    unrolled()
+    for got, theirs in zip(ours, argsorted(x, ids, down), strict=True):
+        assert torch.equal(got.view(torch.int32), theirs.view(torch.int32))
+    assert torch.equal(ours[0], x.sort(descending=down).values)
+    assert torch.equal(x.gather(1, ours[1].long()), ours[0])
+
+
+def test_a_network_of_a_library_is_short_code_and_sorts_infinities_and_zeros():
+    x = torch.randn(2, 512).mul(4).round().masked_fill(torch.rand(2, 512) < 0.1, float("inf"))
+    assert torch.equal(argsorted(x, torch.int32, True)[0], x.sort(descending=True).values)
+    a, o, i = (t.to(DEVICE) for t in (x, torch.empty_like(x), torch.zeros(2, 512, dtype=torch.int32)))
+    made = argsort_kernel.warmup(a, o, i, M=2, LOG_N=9, DOWN=True, grid=(1,))
+    assert len(made.asm["cl"].splitlines()) < 1500
+
+
+@pytest.mark.parametrize("changed", ["the order of the pair", "another step", "nothing"])
+def test_only_a_network_that_reads_as_expected_is_replaced(changed, tmp_path):
+    text = Path(__file__).read_text()
+    network = text[text.index("@triton.jit\ndef _compare_and_swap") : text.index("@triton.jit\ndef argsort_kernel")]
+    if changed == "the order of the pair":
+        network = network.replace("(left > right) != flip", "(left < right) != flip")
+    if changed == "another step":
+        network = network.replace("i + (n_dims - stage)", "n_dims - 1 - i")
+    (path := tmp_path / "network.py").write_text("import triton\nimport triton.language as tl\n\n\n" + network)
+    spec = importlib.util.spec_from_file_location("network", path)
+    assert spec is not None and spec.loader is not None
+    spec.loader.exec_module(made := importlib.util.module_from_spec(spec))
+    assert sorting._merges_with_ids(made._bitonic_merge) == (changed == "nothing")
 
 
 def test_a_kernel_does_not_grow_with_what_it_sorts():

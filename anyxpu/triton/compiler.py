@@ -190,9 +190,10 @@ class IntelBackend(BaseBackend):
         """Triton's own dialects are all that is needed."""
 
     def get_module_map(self) -> dict[str, ModuleType]:
+        """Kernels that name CUDA's or HIP's libdevice itself mean the same functions."""
         from anyxpu.triton import libdevice
 
-        return {"triton.language.extra.libdevice": libdevice}
+        return {f"triton.language.extra.{name}libdevice": libdevice for name in ("", "cuda.", "hip.")}
 
     def get_codegen_implementation(self, options: Options) -> dict[str, Any]:
         from anyxpu.triton import custom_types  # which needs Triton's language, and that imports this module

@@ -56,6 +56,10 @@ ELEMENT_PRINTERS["tt.extern_elementwise"] = _element_external
 
 def _inline_assembly(e: Emitter, op: Op) -> None:
     text = (op.attrs.get("values") or [""])[0]
+    if text.startswith("griddepcontrol."):
+        # tl.extra.cuda.gdc_wait and gdc_launch_dependents: a kernel here begins when the one before it has ended, so
+        # that nothing is left to wait for, and no hint to begin the next one earlier is needed.
+        return
     raise UnsupportedOperation(
         f"tl.inline_asm_elementwise: the inline assembly {text!r} is of another device; write it with triton.language"
     )

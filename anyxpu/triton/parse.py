@@ -358,6 +358,8 @@ class _Parser:
                 return _no_types(op)
             if self.accept(":"):
                 return self._types(op)
+            if self.accept("->"):  # an operation on nothing
+                return self.type_list()
             if self.peek("%"):
                 op.operands.append(self.operand())
             elif self.accept("{"):

@@ -6,11 +6,19 @@ takes a compiler seconds, or a minute for a GPU. Here the same networks, compare
 stage, whose partner lanes are reached by ``tl.gather`` (K. Batcher, "Sorting networks and their applications", 1968).
 Results are the same bits, also of NaNs and of ties; but zeros of ``tl.topk`` may have the other sign, since halves are
 joined by a maximum, which of 0 and -0 is either.
+
+Triton has no sort that takes indices along, so libraries of attention and of routing (FLA, vLLM, SGLang, FlagGems)
+carry a network of their own, made from Triton 2.2's by hand: ``_bitonic_merge(x, ids, stage, order, n_dims)``, which
+calls ``_compare_and_swap(x, ids, flip, i, n_dims)``. By their text they are known, and become loops as well; of 256
+elements, theirs is half a megabyte of OpenCL C and minutes for a compiler.
 """
 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
+import ast
+import functools
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -112,6 +120,31 @@ def sort_with_index(
     return tl.reshape(h, x.shape), tl.reshape(ids, x.shape)
 
 
+@triton.jit
+def bitonic_merge(x, ids, stage: tl.constexpr, order: tl.constexpr, n_dims: tl.constexpr):
+    """Libraries' own: ``stage`` compare-and-swaps of rows of ``1 << n_dims``, ``ids`` moving along.
+
+    ``order`` is 0 for ascending, 1 for descending runs and 2 for runs that alternate. Infinities and -0 are kept; the
+    original multiplies the ones by 0, and loses the other's sign in a sum.
+    """
+    tl.static_assert(stage <= n_dims)
+    n: tl.constexpr = x.numel
+    place = _places(1, n)
+    h, moved = tl.reshape(x, [1, n]), tl.reshape(ids, [1, n])
+    for step in range(stage):
+        bit = stage - 1 - step
+        partner = place ^ (1 << bit)
+        other, other_moved = tl.gather(h, partner, 1), tl.gather(moved, partner, 1)
+        is_right = (place >> bit) & 1 != 0
+        swap = tl.where(is_right, other, h) > tl.where(is_right, h, other)
+        if order == 2:
+            swap = swap ^ ((place >> stage) & 1 != 0)
+        elif order:
+            swap = swap == False  # noqa: E712, of a tensor
+        h, moved = tl.where(swap, other, h), tl.where(swap, other_moved, moved)
+    return tl.reshape(h, x.shape), tl.reshape(moved, ids.shape)
+
+
 # What is replaced: the module that a function is defined in and its name -> ours, of the same parameters.
 _LOOPS: dict[tuple[str, str], Any] = {
     ("triton.language.standard", "sort_impl"): sort_impl,
@@ -119,9 +152,57 @@ _LOOPS: dict[tuple[str, str], Any] = {
 }
 
 
+_MERGE = ["x", "ids", "stage", "order", "n_dims"]
+_SWAP = ["x", "ids", "flip", "i", "n_dims"]
+_SWAP_CALLS = {"reshape", "broadcast_to", "arange", "sum", "to", "where", "zeros_like", "get_int_dtype", "constexpr"}
+_MERGE_CALLS = {"reshape", "broadcast_to", "arange", "static_range", "static_assert"}
+
+
+@functools.lru_cache(maxsize=None)
+def _merges_with_ids(fn: Any) -> bool:
+    """Whether the function is a library's bitonic merge of values with indices, as :func:`bitonic_merge` is."""
+    if fn.arg_names != _MERGE:
+        return False
+    tree = fn.parse()
+    calls = {_name(call): call for call in _all(tree, ast.Call)}
+    others = set(calls) - _MERGE_CALLS
+    if len(others) != 1 or "order == 2" not in ast.unparse(tree):
+        return False
+    swap = calls[others.pop()]
+    callee = fn.fn.__globals__.get(_name(swap))
+    arguments = ", ".join(map(ast.unparse, swap.args))
+    return arguments == "x, ids, flip, i + (n_dims - stage), n_dims" and _swaps_with_ids(callee)
+
+
+def _swaps_with_ids(fn: Any) -> bool:
+    if getattr(fn, "arg_names", None) != _SWAP:
+        return False
+    tree = fn.parse()
+    if {_name(call) for call in _all(tree, ast.Call)} - _SWAP_CALLS - {"ValueError"}:
+        return False
+    first: dict[str, str] = {}
+    for node in _all(tree, ast.Assign):
+        first.setdefault(ast.unparse(node.targets[0]), ast.unparse(node.value))
+    sides = all(
+        "* (1 - mask)" in first.get(f"left{kind}", "") and "* mask" in first.get(f"right{kind}", "")
+        for kind in ("", "_idx")
+    )
+    return sides and first.get("cond") in ("(left > right) != flip", "(left > right) ^ flip")
+
+
+def _all(tree: ast.AST, kind: type[Any]) -> Iterator[Any]:
+    return (node for node in ast.walk(tree) if isinstance(node, kind))
+
+
+def _name(call: ast.Call) -> str:
+    return ast.unparse(call.func).rpartition(".")[2]
+
+
 def _in_loops(fn: Any, x: Any) -> Any:
     """Our function in the place of ``fn``; ``fn`` itself where it is another or ``x`` is too large."""
     ours = _LOOPS.get((fn.fn.__module__, fn.fn.__name__))
+    if ours is None and _LOOPS and _merges_with_ids(fn):
+        ours = bitonic_merge
     if ours is None or ours.arg_names != fn.arg_names or not x.type.is_block():
         return fn
     return ours if x.numel.value * max(x.dtype.primitive_bitwidth // 8, 4) <= _MOST_BYTES else fn
