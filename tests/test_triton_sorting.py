@@ -213,7 +213,7 @@ def argsorted(x: torch.Tensor, dtype: torch.dtype, down: bool) -> tuple[torch.Te
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32], ids=["float32", "int32"])
 @pytest.mark.parametrize("ids", [torch.int32, torch.int64], ids=["i32", "i64"])
 def test_networks_that_libraries_carry_themselves_give_the_same_bits(dtype, ids, down, unrolled):
-    x = torch.randn(4, 16).mul(2).round().add(0.0).to(dtype)  # many are equal; of zeros only 0, as a sum loses -0's sign
+    x = torch.randn(4, 16).mul(2).round().add(0.0).to(dtype)  # many are equal; no -0, whose sign a sum loses
     ours = argsorted(x, ids, down)
     unrolled()
     for got, theirs in zip(ours, argsorted(x, ids, down), strict=True):

@@ -158,7 +158,7 @@ _SWAP_CALLS = {"reshape", "broadcast_to", "arange", "sum", "to", "where", "zeros
 _MERGE_CALLS = {"reshape", "broadcast_to", "arange", "static_range", "static_assert"}
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _merges_with_ids(fn: Any) -> bool:
     """Whether the function is a library's bitonic merge of values with indices, as :func:`bitonic_merge` is."""
     if fn.arg_names != _MERGE:
