@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 import torch
@@ -254,7 +255,8 @@ def test_dynamo_leaves_the_frames_of_operators_alone():
         env={**os.environ, "TORCH_LOGS": "+dynamo"},
     )
     traced = [line for line in done.stderr.splitlines() if "start tracing" in line]
-    assert traced and not [line for line in traced if "/anyxpu/" in line], traced
+    ours = str(Path(ops.__file__).parents[1])  # a checkout may be named anyxpu as well, with torch below it
+    assert traced and not [line for line in traced if f" {ours}{os.sep}" in line], traced
 
 
 @pytest.mark.parametrize("cell", [2, 3])
