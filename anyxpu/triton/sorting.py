@@ -198,14 +198,19 @@ def _name(call: ast.Call) -> str:
     return ast.unparse(call.func).rpartition(".")[2]
 
 
-def _in_loops(fn: Any, x: Any) -> Any:
-    """Our function in the place of ``fn``; ``fn`` itself where it is another or ``x`` is too large."""
+def _in_loops(fn: Any, args: Any) -> Any:
+    """Our function in the place of ``fn``; ``fn`` itself where it is another or what it sorts is too large."""
     ours = _LOOPS.get((fn.fn.__module__, fn.fn.__name__))
     if ours is None and _LOOPS and _merges_with_ids(fn):
         ours = bitonic_merge
-    if ours is None or ours.arg_names != fn.arg_names or not x.type.is_block():
+    if ours is None or ours.arg_names != fn.arg_names or not _is_block(args[0]):
         return fn
-    return ours if x.numel.value * max(x.dtype.primitive_bitwidth // 8, 4) <= _MOST_BYTES else fn
+    widest = max(a.dtype.primitive_bitwidth // 8 for a in args[:2] if _is_block(a))
+    return ours if args[0].numel.value * max(widest, 4) <= _MOST_BYTES else fn
+
+
+def _is_block(value: Any) -> bool:
+    return isinstance(value, tl.tensor) and value.type.is_block()
 
 
 def by_loops(module: ModuleType) -> None:
@@ -215,7 +220,7 @@ def by_loops(module: ModuleType) -> None:
 
     def call_function(self: Any, fn: Any, args: Any, kwargs: Any, *context: Any, **more: Any) -> Any:
         if self.builder.options.backend_name == "intel" and args:
-            fn = _in_loops(fn, args[0])
+            fn = _in_loops(fn, args)
         return call(self, fn, args, kwargs, *context, **more)
 
     generator.call_JitFunction = call_function
