@@ -209,6 +209,7 @@ def argsorted(x: torch.Tensor, dtype: torch.dtype, down: bool) -> tuple[torch.Te
     return out, ids
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("down", [False, True], ids=["up", "down"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32], ids=["float32", "int32"])
 @pytest.mark.parametrize("ids", [torch.int32, torch.int64], ids=["i32", "i64"])
