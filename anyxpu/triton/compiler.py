@@ -190,7 +190,7 @@ class IntelBackend(BaseBackend):
         """Triton's own dialects are all that is needed."""
 
     def get_module_map(self) -> dict[str, ModuleType]:
-        """Kernels that name CUDA's or HIP's libdevice itself mean the same functions."""
+        """Modules that kernels name -> those they get: every vendor's libdevice is ours."""
         from anyxpu.triton import libdevice
 
         return {f"triton.language.extra.{name}libdevice": libdevice for name in ("", "cuda.", "hip.")}

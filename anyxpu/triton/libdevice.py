@@ -1,4 +1,7 @@
-"""What kernels reach as ``tl.extra.libdevice`` on xpu: one function an entry of :mod:`.libdevice_table`."""
+"""What kernels reach as ``tl.extra.libdevice`` on xpu: one function an entry of :mod:`.libdevice_table`.
+
+Kernels that name CUDA's, HIP's or Intel's (``tl.extra.cuda.libdevice``) get these as well.
+"""
 
 from __future__ import annotations
 

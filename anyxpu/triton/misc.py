@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from anyxpu.errors import UnsupportedOperation
@@ -54,11 +55,15 @@ def _external(e: Emitter, op: Op) -> None:
 ELEMENT_PRINTERS["tt.extern_elementwise"] = _element_external
 
 
+_DEPENDENT_LAUNCH = re.compile(r"griddepcontrol\.(wait|launch_dependents);\s*(//.*)?")
+
+
 def _inline_assembly(e: Emitter, op: Op) -> None:
     text = (op.attrs.get("values") or [""])[0]
-    if text.startswith("griddepcontrol."):
+    if _DEPENDENT_LAUNCH.fullmatch(text):
         # tl.extra.cuda.gdc_wait and gdc_launch_dependents: a kernel here begins when the one before it has ended, so
-        # that nothing is left to wait for, and no hint to begin the next one earlier is needed.
+        # that nothing is left to wait for, and no hint to begin the next one earlier is needed. The result is a dummy.
+        e.define(op.result, "0")
         return
     raise UnsupportedOperation(
         f"tl.inline_asm_elementwise: the inline assembly {text!r} is of another device; write it with triton.language"

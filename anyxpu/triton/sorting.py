@@ -17,8 +17,7 @@ elements, theirs is half a megabyte of OpenCL C and minutes for a compiler.
 from __future__ import annotations
 
 import ast
-import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -140,7 +139,7 @@ def bitonic_merge(x, ids, stage: tl.constexpr, order: tl.constexpr, n_dims: tl.c
         if order == 2:
             swap = swap ^ ((place >> stage) & 1 != 0)
         elif order:
-            swap = swap == False  # noqa: E712, of a tensor
+            swap = ~swap
         h, moved = tl.where(swap, other, h), tl.where(swap, other_moved, moved)
     return tl.reshape(h, x.shape), tl.reshape(moved, ids.shape)
 
@@ -158,15 +157,15 @@ _SWAP_CALLS = {"reshape", "broadcast_to", "arange", "sum", "to", "where", "zeros
 _MERGE_CALLS = {"reshape", "broadcast_to", "arange", "static_range", "static_assert"}
 
 
-@functools.cache
 def _merges_with_ids(fn: Any) -> bool:
     """Whether the function is a library's bitonic merge of values with indices, as :func:`bitonic_merge` is."""
     if fn.arg_names != _MERGE:
         return False
     tree = fn.parse()
+    text = ast.unparse(tree)
     calls = {_name(call): call for call in _all(tree, ast.Call)}
     others = set(calls) - _MERGE_CALLS
-    if len(others) != 1 or "order == 2" not in ast.unparse(tree):
+    if len(others) != 1 or any(part not in text for part in ("if order == 2:", "n_dims - 1 - stage", "flip = order\n")):
         return False
     swap = calls[others.pop()]
     callee = fn.fn.__globals__.get(_name(swap))
@@ -175,10 +174,12 @@ def _merges_with_ids(fn: Any) -> bool:
 
 
 def _swaps_with_ids(fn: Any) -> bool:
+    """Whether it exchanges pairs by ``left > right`` and ``flip`` alone: one that also asks for NaNs is another."""
     if getattr(fn, "arg_names", None) != _SWAP:
         return False
     tree = fn.parse()
-    if {_name(call) for call in _all(tree, ast.Call)} - _SWAP_CALLS - {"ValueError"}:
+    calls = list(_all(tree, ast.Call))
+    if {_name(call) for call in calls} - _SWAP_CALLS - {"ValueError"} or "n_dims - i - 1" not in ast.unparse(tree):
         return False
     first: dict[str, str] = {}
     for node in _all(tree, ast.Assign):
@@ -187,7 +188,12 @@ def _swaps_with_ids(fn: Any) -> bool:
         "* (1 - mask)" in first.get(f"left{kind}", "") and "* mask" in first.get(f"right{kind}", "")
         for kind in ("", "_idx")
     )
-    return sides and first.get("cond") in ("(left > right) != flip", "(left > right) ^ flip")
+    chosen = [call for call in calls if _name(call) == "where"]
+    by_cond = len(chosen) == 2 and all(ast.unparse(call.args[0]) == "cond" for call in chosen)
+    compared = {ast.unparse(node) for node in _all(tree, ast.Compare)}
+    asked = {text for text in compared if "primitive_bitwidth" not in text}
+    right = asked in ({"left > right"}, {"left > right", "(left > right) != flip"})
+    return sides and by_cond and right and first.get("cond") in ("(left > right) != flip", "(left > right) ^ flip")
 
 
 def _all(tree: ast.AST, kind: type[Any]) -> Iterator[Any]:
@@ -198,14 +204,14 @@ def _name(call: ast.Call) -> str:
     return ast.unparse(call.func).rpartition(".")[2]
 
 
-def _in_loops(fn: Any, args: Any) -> Any:
+def _in_loops(fn: Any, args: Sequence[Any]) -> Any:
     """Our function in the place of ``fn``; ``fn`` itself where it is another or what it sorts is too large."""
     ours = _LOOPS.get((fn.fn.__module__, fn.fn.__name__))
     if ours is None and _LOOPS and _merges_with_ids(fn):
         ours = bitonic_merge
     if ours is None or ours.arg_names != fn.arg_names or not _is_block(args[0]):
         return fn
-    widest = max(a.dtype.primitive_bitwidth // 8 for a in args[:2] if _is_block(a))
+    widest = max(a.dtype.primitive_bitwidth // 8 for a in args if _is_block(a))
     return ours if args[0].numel.value * max(widest, 4) <= _MOST_BYTES else fn
 
 
@@ -220,7 +226,7 @@ def by_loops(module: ModuleType) -> None:
 
     def call_function(self: Any, fn: Any, args: Any, kwargs: Any, *context: Any, **more: Any) -> Any:
         if self.builder.options.backend_name == "intel" and args:
-            fn = _in_loops(fn, args)
+            fn = _in_loops(fn, [*args, *kwargs.values()])
         return call(self, fn, args, kwargs, *context, **more)
 
     generator.call_JitFunction = call_function
