@@ -74,6 +74,7 @@ def test_a_row_holds_what_was_measured(models: None, tmp_path: Path, mode: str, 
     assert row["stage"] == "done"
     assert row["eager_accurate"]
     assert row["graph_breaks"] == row["host_operators"] == 0
+    assert all(count > 0 for count in row["fusions"].values())
     assert set(row["times"]) == {child.XPU, child.XPU_EAGER, child.INDUCTOR, child.EAGER}
     assert all(side["rounds"] == 3 and side["median_ms"] > 0 for side in row["times"].values())
     assert row["speedup_over_cpu_inductor"] > 0

@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from anyxpu import demo
-from anyxpu.bench import served
-from anyxpu.demo import compare, simulated
+from anyxpu.bench import fusions, served
+from anyxpu.demo import compare, rows, simulated
 from tests.gpu_support import needs_driver
 
 
@@ -76,9 +78,9 @@ def test_a_failed_row_misses_the_goals():
 
 
 def test_speeds_are_goals_and_nothing_that_a_row_is_wrong_for():
-    rows = [row(speedup_over_cpu_inductor=speed) for speed in (4.0, 0.5)]
-    assert [sentence for slow in rows for sentence in demo._wrong(slow)] == []
-    found = {goal.name: (goal.value, goal.met) for goal in demo._goals(rows)}
+    both = [row(speedup_over_cpu_inductor=speed) for speed in (4.0, 0.5)]
+    assert [sentence for slow in both for sentence in demo._wrong(slow)] == []
+    found = {goal.name: (goal.value, goal.met) for goal in demo._goals(both)}
     assert found["lowest speed over CPU Inductor"] == (0.5, False)
     assert found["speed over CPU Inductor, geometric mean"] == (pytest.approx(math.sqrt(2)), True)
 
@@ -89,6 +91,44 @@ def test_host_operators_are_the_difference_of_two_snapshots(xpu):
     first = served.served_since(before, "host")
     assert sum(first.values()) == 1
     assert served.served_since(served.counters(), "host") == {}
+
+
+def test_fusions_are_counted_for_xpu_over_all_calls_that_compile(xpu):
+    class Step(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = torch.nn.Linear(24, 40), torch.nn.Linear(40, 8)
+
+        def forward(self, x):
+            # A function that oneDNN takes along on any machine, and a ReLU, which is never taken (NaN).
+            return torch.relu(self.second(torch.sigmoid(self.first(x))))
+
+    recorder = rows.Recorder(SimpleNamespace(synchronize=torch.xpu.synchronize))
+    with torch.no_grad(), torch._inductor.config.patch(force_disable_caches=True):
+        for count, device in enumerate(("cpu", "xpu", "xpu")):
+            torch._dynamo.reset()
+            with recorder.compiling(rows.XPU if device == "xpu" else rows.INDUCTOR):
+                torch.compile(Step().to(device))(torch.randn(3, 24, device=device))
+            assert recorder.fields.get("fusions", {}) == ({"mkldnn_unary_fusion": count} if count else {})
+
+
+def test_fusions_are_those_of_inductors_passes_and_neither_packing_nor_all_patterns(monkeypatch):
+    from torch._dynamo.utils import counters
+
+    monkeypatch.setitem(counters, "inductor", Counter())
+    before = fusions.fired()
+    counters["inductor"].update(
+        pattern_matcher_count=9,
+        pattern_matcher_nodes=30,
+        fuse_attention=2,
+        qconv_unary_matcher_count=3,
+        qconv_unary_matcher_nodes=7,
+        mkldnn_conv_weight_pack_matcher_count=4,
+        mkldnn_rnn_fusion_matcher_count=0,
+        fxgraph_cache_hit=1,
+    )
+    assert fusions.fired_since(before) == {"fuse_attention": 2, "qconv_unary": 3}
+    assert fusions.fired_since(fusions.fired()) == {}
 
 
 def test_weights_are_the_same_each_time():

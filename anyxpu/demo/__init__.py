@@ -179,5 +179,6 @@ def _columns() -> list[Any]:
         Column("over\nInductor", ratio("speedup_over_cpu_inductor")),
         Column("over\neager", ratio("speedup_over_cpu_eager")),
         Column("Triton\nkernels", count("triton_kernels")),
+        Column("fusions", lambda row: str(sum(row["fusions"].values())) if "fusions" in row else ""),
         Column("host\noperators", count("host_operators")),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 from torch._inductor.codecache import PyCodeCache
 
+from anyxpu.bench import fusions
 from anyxpu.bench.served import counters, served_since
 from anyxpu.bench.timing import SETTLE_SECONDS, alternate
 from anyxpu.demo.compare import BOUNDS, relative_error, triton_kernels
@@ -70,8 +72,10 @@ class Recorder:
 
     @contextmanager
     def compiling(self, name: str) -> Iterator[None]:
-        """Around the first calls of a compiled side: adds up the seconds, and for xpu the kernels that came out."""
-        known = len(PyCodeCache.modules)
+        """Around the first calls of a compiled side: adds up the seconds, and for xpu the kernels that came out and what
+        was fused.
+        """
+        known, fused = len(PyCodeCache.modules), fusions.fired()
         start = time.perf_counter()
         yield
         self._plan.synchronize()
@@ -80,6 +84,7 @@ class Recorder:
         if name == XPU:
             kernels = triton_kernels(PyCodeCache.modules[known:])
             self.fields["triton_kernels"] = self.fields.get("triton_kernels", 0) + kernels
+            self.fields["fusions"] = dict(Counter(self.fields.get("fusions")) + Counter(fusions.fired_since(fused)))
 
     @contextmanager
     def serving(self, name: str) -> Iterator[None]:

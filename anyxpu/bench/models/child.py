@@ -83,6 +83,7 @@ def _parts(order: dict[str, Any]) -> Any:
 def _measure(order: dict[str, Any], row: Row) -> None:
     import torch
 
+    from anyxpu.bench import fusions
     from anyxpu.bench.models.accuracy import complaints, right, tolerance
     from anyxpu.bench.served import counters, served_since
     from anyxpu.shim import lib
@@ -108,7 +109,7 @@ def _measure(order: dict[str, Any], row: Row) -> None:
     found, seconds = _timed(sides[XPU].results)
     breaks = dict(torch._dynamo.utils.counters["graph_break"])
     stats = torch._dynamo.utils.counters["stats"]
-    row.put(calls_captured=stats["calls_captured"], unique_graphs=stats["unique_graphs"])
+    row.put(calls_captured=stats["calls_captured"], unique_graphs=stats["unique_graphs"], fusions=dict(fusions.fired()))
     row.put(cold_compile_s=seconds, graph_breaks=sum(breaks.values()), graph_break_reasons=list(breaks)[:5])
     allowed, cosine = tolerance(entry, order["suite"], training, order["dtype"])
     accurate = right(found, expected, exact, allowed, cosine)
