@@ -7,15 +7,14 @@ from collections import Counter
 _END = "_matcher_count"
 _NOT = "pattern_"  # all the others again, and rewritings that fuse nothing
 _OTHERS = ("fuse_attention", "binary_folding")
-"""Passes that count under their own name: attention written out, and batch norms that go into a convolution's weight."""
+"""Passes that count under their own names: of attention written out, and of batch norms into a convolution's weight."""
 
 
 def fired() -> Counter[str]:
     """Fusions of this process so far by name: ``mkldnn_unary_fusion``, ``fuse_attention`` ….
 
-    Inductor keeps them with a graph in its cache, so that a graph found there counts like one that is made; not so those
-    of AOTAutograd's cache, from which a graph comes whole: what is to be counted must be compiled anew or from
-    Inductor's cache.
+    Inductor keeps them with a graph in its cache, so that one found there counts like one that is made;
+    ``fuse_attention`` alone fires before that, and is missing where AOTAutograd's cache had the whole.
     """
     from torch._dynamo.utils import counters
 

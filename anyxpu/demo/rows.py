@@ -72,9 +72,7 @@ class Recorder:
 
     @contextmanager
     def compiling(self, name: str) -> Iterator[None]:
-        """Around the first calls of a compiled side: adds up the seconds, and for xpu the kernels that came out and what
-        was fused.
-        """
+        """Around the first calls of a compiled side: adds up the seconds, and for xpu its kernels and fusions."""
         known, fused = len(PyCodeCache.modules), fusions.fired()
         start = time.perf_counter()
         yield
