@@ -129,6 +129,14 @@ TABLE: tuple[Patch, ...] = (
         "torch.profiler takes ProfilerActivity.XPU and records nothing for it",
     ),
     Patch(
+        "profiler-toggle",
+        "torch.autograd.profiler",
+        ("_toggle_collection_dynamic",),
+        "anyxpu.runtime.profiling:pause_too",
+        "Kineto pauses CUDA's part of a profile alone",
+        "profile.toggle_collection_dynamic(False, [ProfilerActivity.XPU]) goes on recording xpu",
+    ),
+    Patch(
         "outer-products",
         "torch._native.ops.bmm_outer_product.triton_impl",
         ("_register_for_dispatch_key",),

@@ -297,6 +297,73 @@ def test_the_device_alone_can_be_profiled() -> None:
     assert any("exp" in event.name for event in on_device(recorded))
 
 
+def test_a_profile_shows_where_the_host_waits(tmp_path: Path) -> None:
+    x = torch.randn(1 << 16, device="xpu")
+
+    def step() -> None:
+        x.exp()
+        torch.xpu.synchronize()
+        x.sum().item()
+        stream, event = torch.xpu.Stream(), torch.xpu.Event()
+        with torch.xpu.stream(stream):
+            x.add(1)
+        event.record(stream)
+        event.synchronize()
+        stream.synchronize()
+
+    events = trace(warmed(step), tmp_path)
+    waits = [e for e in events if "Synchronize" in e.get("name", "")]
+    # At the end torch waits once more. What waits for a device waits for its streams; that is not shown.
+    assert [e["name"] for e in sorted(waits, key=lambda e: e["ts"])] == [
+        "xpuDeviceSynchronize",
+        "xpuStreamSynchronize",
+        "xpuEventSynchronize",
+        "xpuStreamSynchronize",
+        "xpuDeviceSynchronize",
+    ]
+    item = next(e for e in events if e.get("name") == "aten::_local_scalar_dense")
+    scalar = sorted(waits, key=lambda e: e["ts"])[1]
+    assert scalar["cat"] == "xpu_runtime" and scalar["args"]["External id"] == item["args"]["External id"]
+    assert item["ts"] <= scalar["ts"] and scalar["ts"] + scalar["dur"] <= item["ts"] + item["dur"]
+    # No arrow leads from a wait to anything.
+    numbers = {e["args"]["correlation"] for e in waits}
+    assert not numbers & {e.get("id") for e in events if e.get("ph") in "sf"}
+
+
+def test_what_the_device_does_can_be_left_out_for_a_while() -> None:
+    x = torch.randn(16, device="xpu")
+    for step in (x.exp, x.sin, x.cos, x.tan):
+        warmed(step)
+    with profile(activities=BOTH) as recorded:
+        x.exp()
+        recorded.toggle_collection_dynamic(False, [ProfilerActivity.XPU])
+        recorded.toggle_collection_dynamic(False, [ProfilerActivity.XPU])
+        x.sin()
+        recorded.toggle_collection_dynamic(True, [ProfilerActivity.XPU])
+        x.cos()
+        recorded.toggle_collection_dynamic(False, BOTH)
+        x.tan()
+    done = " ".join(event.name for event in on_device(recorded))
+    assert "exp" in done and "cos" in done and "sin" not in done and "tan" not in done
+    operators = {"aten::exp", "aten::sin", "aten::cos", "aten::tan"} & {event.name for event in recorded.events()}
+    assert operators == {"aten::exp", "aten::sin", "aten::cos"}
+    # Neither before nor after a profile does it do anything, and the next begins as ever.
+    recorded.toggle_collection_dynamic(True, [ProfilerActivity.XPU])
+    assert not on_device(warmed(x.exp, activities=[ProfilerActivity.CPU]))
+    recorded.toggle_collection_dynamic(False, [ProfilerActivity.XPU])
+    assert on_device(warmed(x.exp))
+
+
+def test_the_operators_numbers_can_be_left_out_of_a_trace(tmp_path: Path) -> None:
+    x = torch.randn(16)
+    for without in (False, True):
+        config = torch._C._profiler._ExperimentalConfig(disable_external_correlation=without)
+        events = trace(warmed(lambda: x.xpu().exp(), experimental_config=config), tmp_path)
+        ours = [e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "xpu_runtime")]
+        assert {e["cat"] for e in ours} == {"kernel", "gpu_memcpy", "xpu_runtime"}
+        assert all((e["args"].get("External id", 0) == 0) == without for e in ours)
+
+
 @MANY
 def test_thousands_of_commands_are_kept_in_order() -> None:
     x = torch.zeros(4, device="xpu")

@@ -32,6 +32,22 @@ def serve(module: ModuleType) -> None:
     lib().serve_profiler()
 
 
+def pause_too(module: Any) -> None:
+    """Change ``torch.autograd.profiler``: ``toggle_collection_dynamic`` pauses xpu's part of a profile too."""
+    toggle = module._toggle_collection_dynamic
+
+    def toggle_collection_dynamic(enable: bool, activities: set[Any]) -> None:
+        from torch._C._profiler import ProfilerActivity
+
+        if ProfilerActivity.XPU in activities:
+            lib().pause_profiler(not enable)
+        rest = set(activities) - {ProfilerActivity.XPU}
+        if rest:
+            toggle(enable, rest)
+
+    module._toggle_collection_dynamic = toggle_collection_dynamic
+
+
 def _is_ours(index: int, beside: int) -> bool:
     import torch
 

@@ -104,7 +104,8 @@ Log& log() {
   return *one;
 }
 
-std::atomic<bool> watched{false};
+std::atomic<bool> running{false};  // a profile has begun and not ended
+std::atomic<bool> watched{false};  // and is not paused
 
 // Events that wait for their times cost the device's memory: so many are held before the first are asked.
 constexpr size_t kHeld = 4096;
@@ -164,6 +165,15 @@ void close(const Opened& opened, bool done) {
   entry->command.asked_to = now();
   entry->refused = !done;
 }
+
+// What the driver has no part in, or is told of in no command.
+void note(Command command) {
+  Log& all = log();
+  const std::lock_guard lock(all.mutex);
+  all.entries.push_back({std::move(command)});
+}
+
+thread_local bool waiting = false;
 
 // `call` asks for what `describe` tells.
 template <typename Describe, typename Call>
@@ -238,13 +248,20 @@ bool commands_watched() noexcept { return watched.load(std::memory_order_relaxed
 void watch_commands() {
   driver();
   watches.fetch_add(1);
+  running.store(true);
   if (watched.exchange(true)) return;
   give_commands_to(watching());
+}
+
+void pause_commands(bool pause) {
+  if (!running.load() || watched.exchange(!pause) == !pause) return;
+  give_commands_to(pause ? real : watching());
 }
 
 std::vector<Command> watched_commands() {
   if (real == nullptr) return {};
   give_commands_to(real);
+  running.store(false);
   watched.store(false);
   std::deque<Seen> entries;
   {
@@ -313,13 +330,27 @@ WatchedHost::WatchedHost(c10::DeviceIndex device, const std::string& name)
 
 WatchedHost::~WatchedHost() {
   if (C10_LIKELY(!watched_) || !commands_watched()) return;
-  Seen entry{command(CommandKind::host_operator, name_, device_)};
-  entry.command.stream = current_stream(device_).id();
-  entry.command.asked_from = entry.command.begin = began_;
-  entry.command.asked_to = entry.command.end = now();
-  Log& all = log();
-  const std::lock_guard lock(all.mutex);
-  all.entries.push_back(std::move(entry));
+  Command made = command(CommandKind::host_operator, name_, device_);
+  made.stream = current_stream(device_).id();
+  made.asked_from = made.begin = began_;
+  made.asked_to = made.end = now();
+  note(std::move(made));
+}
+
+WatchedWait::WatchedWait(const char* call) : call_(commands_watched() && !waiting ? call : nullptr) {
+  if (C10_LIKELY(call_ == nullptr)) return;
+  waiting = true;
+  began_ = now();
+}
+
+WatchedWait::~WatchedWait() {
+  if (C10_LIKELY(call_ == nullptr)) return;
+  waiting = false;
+  if (!commands_watched()) return;
+  Command made = command(CommandKind::wait, call_, current_device());
+  made.asked_from = began_;
+  made.asked_to = now();
+  note(std::move(made));
 }
 
 }  // namespace anyxpu

@@ -12,7 +12,7 @@
 
 namespace anyxpu {
 
-enum class CommandKind { kernel, copy, fill, host_call, primitive, host_operator };
+enum class CommandKind { kernel, copy, fill, host_call, primitive, host_operator, wait };
 
 struct Command {
   CommandKind kind;
@@ -33,6 +33,8 @@ struct Command {
 void watch_commands();
 // Waits for what was asked for meanwhile, and hands it over in the order in which it was asked for.
 std::vector<Command> watched_commands();
+// While paused nothing is noted; what was is kept. For a profiler that is running: the next one begins unpaused.
+void pause_commands(bool pause);
 // Whether one looks on. Costs a load.
 bool commands_watched() noexcept;
 
@@ -72,6 +74,20 @@ class WatchedHost {
   c10::DeviceIndex device_;
   uint64_t began_ = 0;
   std::string name_;
+};
+
+// While it lives, the calling thread waits for the device: what it called the wait is `call`. Waits within it are not
+// noted.
+class WatchedWait {
+ public:
+  explicit WatchedWait(const char* call);
+  ~WatchedWait();
+  WatchedWait(const WatchedWait&) = delete;
+  WatchedWait& operator=(const WatchedWait&) = delete;
+
+ private:
+  const char* call_;  // null where nobody looks on
+  uint64_t began_ = 0;
 };
 
 // The driver's table that a watched one stands before; set once, when the driver starts.

@@ -4,11 +4,12 @@
 // runs, torch tells it which operator a thread is in (correlation ids), and commands.cpp notes what the device is asked
 // to do. At the end each command becomes two activities, which share a number so that the trace draws an arrow from
 // one to the other: the call that asked for it, on its thread, and the device's work, on its stream. Both are linked to
-// the operator, by which torch adds up device times.
+// the operator, by which torch adds up device times. Waits of the host's are calls alone.
 #include <ATen/Context.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -64,8 +65,8 @@ ActivityType type_of(CommandKind kind) {
   }
 }
 
-const char* call_of(CommandKind kind) {
-  switch (kind) {
+const char* call_of(const Command& command) {
+  switch (command.kind) {
     case CommandKind::kernel:
       return "xpuLaunchKernel";
     case CommandKind::copy:
@@ -76,6 +77,8 @@ const char* call_of(CommandKind kind) {
       return "xpuLaunchHostFunc";
     case CommandKind::primitive:
       return "dnnl_primitive_execute";
+    case CommandKind::wait:
+      return command.name.c_str();
     default:
       return "host";
   }
@@ -136,7 +139,10 @@ class Session final : public libkineto::IActivityProfilerSession {
   }
   std::unique_ptr<libkineto::CpuTraceBuffer> getTraceBuffer() override { return std::move(buffer_); }
 
-  void pushCorrelationId(uint64_t id) override { push_asking(Asking::operation, id); }
+  void pushCorrelationId(uint64_t id) override {
+    correlated_ = true;
+    push_asking(Asking::operation, id);
+  }
   void popCorrelationId() override { pop_asking(Asking::operation); }
   void pushUserCorrelationId(uint64_t id) override { push_asking(Asking::annotation, id); }
   void popUserCorrelationId() override { pop_asking(Asking::annotation); }
@@ -177,6 +183,7 @@ class Session final : public libkineto::IActivityProfilerSession {
       const int32_t number = ++calls_ | (1 << 30);
       if (wanted_.count(ActivityType::XPU_RUNTIME) != 0 && command.kind != CommandKind::host_operator)
         add_call(command, number, operation).log(logger);
+      if (command.kind == CommandKind::wait) continue;
       if (wanted_.count(type_of(command.kind)) == 0 || command.end == 0) continue;
       // The clocks of host and device are matched for each command, to a microsecond: those of a stream do not overlap.
       uint64_t& time = passed[{command.device, command.stream}];
@@ -201,13 +208,16 @@ class Session final : public libkineto::IActivityProfilerSession {
 
   GenericTraceActivity& add_call(const Command& command, int32_t number, const libkineto::ITraceActivity* operation) {
     GenericTraceActivity& made =
-        add(ActivityType::XPU_RUNTIME, call_of(command.kind), number, command.asked_from, command.asked_to);
+        add(ActivityType::XPU_RUNTIME, call_of(command), number, command.asked_from, command.asked_to);
     made.device = libkineto::processId();
     made.resource = made.threadId = command.thread;
     made.linked = operation;
-    made.flow.id = static_cast<uint32_t>(number);
-    made.flow.type = libkineto::kLinkAsyncCpuGpu;
-    made.flow.start = 1;
+    if (!correlated_) made.id = 0;  // it would be written as one of torch's own numbers, which are not wanted
+    if (command.kind != CommandKind::wait) {
+      made.flow.id = static_cast<uint32_t>(number);
+      made.flow.type = libkineto::kLinkAsyncCpuGpu;
+      made.flow.start = 1;
+    }
     made.addMetadata("correlation", number);
     return made;
   }
@@ -270,6 +280,7 @@ class Session final : public libkineto::IActivityProfilerSession {
   std::vector<std::string> errors_;
   int64_t since_epoch_ = 0;
   int32_t calls_ = 0, foreign_ = 0;
+  std::atomic<bool> correlated_{false};  // torch tells its operators' numbers
 };
 
 class Profiler final : public libkineto::IActivityProfiler {
@@ -304,6 +315,8 @@ void bind_profiler(pybind11::module_& m) {
   m.def(
       "serve_profiler", [] { libkineto::api().registerProfilerFactory([] { return std::make_unique<Profiler>(); }); },
       "Have Kineto, torch.profiler's recorder, ask for xpu's part of a profile. Call it once.");
+  m.def("pause_profiler", &pause_commands, "Whether a profile that is running leaves out what the device does now.",
+        pybind11::arg("pause"));
   m.attr("profiled_beside_cuda") = static_cast<int>(kBesideCuda);
 }
 

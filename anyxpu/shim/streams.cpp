@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "shim/assertions.h"
+#include "shim/commands.h"
 #include "shim/runtime.h"
 #include "shim/waiting.h"
 
@@ -137,6 +138,7 @@ ax_queue* current_queue(c10::DeviceIndex device) { return queue(current_stream(d
 void synchronize_device(c10::DeviceIndex device) {
   device = resolve_device(device);
   check_device(device);
+  const WatchedWait watched("xpuDeviceSynchronize");
   auto& all = queues()[static_cast<size_t>(device)];
   auto wait = [device](ax_queue* queue) {
     if (queue) wait_for_queue(queue, device, "synchronize a stream");

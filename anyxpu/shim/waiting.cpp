@@ -18,6 +18,7 @@
 #include <thread>
 #include <tuple>
 
+#include "shim/commands.h"
 #include "shim/event_pool.h"
 #include "shim/gil.h"
 #include "shim/recording.h"
@@ -275,6 +276,7 @@ void keep_depth(QueueRecord& record, c10::DeviceIndex device) {
 
 void wait_for_queue(ax_queue* queue, c10::DeviceIndex device, const char* what, Storages touched) {
   spoil_recording("a wait for the device");
+  const WatchedWait watched("xpuStreamSynchronize");
   QueueRecord& record = record_of(queue);
   const void* launcher = record.by.load(std::memory_order_relaxed);
   std::shared_ptr<PooledEvent> mark;
@@ -296,6 +298,7 @@ void wait_for_queue(ax_queue* queue, c10::DeviceIndex device, const char* what, 
 
 void wait_for_event(ax_event* event, const char* what) {
   spoil_recording("a wait for the device");
+  const WatchedWait watched("xpuEventSynchronize");
   std::vector<Help> helps;
   for (const auto& head : records())
     for (auto* record = head.load(std::memory_order_acquire); record != nullptr; record = record->next)
