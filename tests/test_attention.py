@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -293,7 +294,76 @@ def test_sdpa_kernel_and_the_direct_operators(xpu):
     ):
         assert (out.cpu() - expected).abs().max() < 1e-5
         scores = query.cpu().double() @ key.cpu().double().mT / 32**0.5
-        torch.testing.assert_close(logs.cpu().double(), scores.logsumexp(-1), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(logs[..., :50].cpu().double(), scores.logsumexp(-1), atol=1e-5, rtol=1e-5)
+
+
+def _permuted(order, *shape):
+    """Random numbers of ``shape``, whose dimensions lie in memory in that order, the slowest first."""
+    return torch.randn([shape[d] for d in order]).permute([order.index(d) for d in range(len(shape))])
+
+
+@pytest.mark.not_simulated("compares results")
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (2, 0, 1, 3)], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_direct_operators_lie_as_a_compiled_graph_expects(xpu, dtype, order, masked):
+    aten = torch.ops.aten
+    given = [_permuted(order, 2, 3, rows, 16).to(dtype) for rows in (9, 37, 37)]
+    mask = torch.randn(2, 3, 9, 37).to(dtype).to("xpu") if masked else None
+    query, key, value = (torch.empty_strided(t.shape, t.stride(), dtype=dtype, device="xpu").copy_(t) for t in given)
+    exact = [t.double().requires_grad_() for t in given]
+    want = scaled_dot_product_attention(*exact, None if mask is None else mask.cpu().double())
+    grad = torch.randn(want.shape).to(dtype)
+    want.backward(grad.double())
+    bound = 1e-5 if dtype == torch.float32 else 2e-2
+
+    def checked(operator, *operands):
+        found = operator(*operands)
+        with FakeTensorMode() as mode:
+            fake = operator(*(mode.from_tensor(t) if isinstance(t, torch.Tensor) else t for t in operands))
+        for ours, theirs in zip(found, fake, strict=True):
+            # Seeds and offsets are numbers of the host's, and dimensions of one element have any step.
+            if isinstance(ours, torch.Tensor) and ours.dim() > 1:
+                assert (ours.shape, ours.stride(), ours.dtype) == (theirs.shape, theirs.stride(), theirs.dtype)
+        return found
+
+    def near(found, expected):
+        assert (found.cpu().double() - expected).norm() <= bound * expected.norm()
+
+    q, k, v = query, key, value
+    forms = []
+    out, logs, seed, offset = checked(aten._scaled_dot_product_efficient_attention, q, k, v, mask, True)
+    backward = (aten._scaled_dot_product_efficient_attention_backward, grad.to("xpu"), q, k, v, mask, out, logs, seed)
+    forms.append((out, checked(*backward, offset, 0.0, [True, True, True, False])))
+    assert checked(aten._scaled_dot_product_efficient_attention, q, k, v, mask, False)[1].shape == (2, 3, 0)
+    if mask is None:
+        out, logs, cq, ck, nq, nk, seed, offset, _ = checked(aten._scaled_dot_product_flash_attention, q, k, v)
+        backward = (aten._scaled_dot_product_flash_attention_backward, grad.to("xpu"), q, k, v, out, logs, cq, ck)
+        forms.append((out, checked(*backward, nq, nk, 0.0, False, seed, offset)))
+        rows = [t.transpose(1, 2) for t in (q, k, v)]
+        last = (None, None, 9, 37, 0.0, False)
+        out, logs, seed, offset, _ = checked(aten._flash_attention_forward, *rows, *last, False)
+        backward = (aten._flash_attention_backward, grad.to("xpu").transpose(1, 2), *rows, out, logs, *last)
+        made = checked(*backward, seed, offset)
+        forms.append((out.transpose(1, 2), [t.transpose(1, 2) for t in made]))
+    for out, made in forms:
+        near(out, want.detach())
+        for ours, leaf in zip(made, exact, strict=False):
+            near(ours, leaf.grad)
+
+
+@pytest.mark.not_simulated("compares results")
+def test_the_efficient_form_is_trained_in_a_compiled_graph(xpu):
+    def run(q, k, v):
+        return torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, None, True)[0] * 2
+
+    given = [torch.randn(2, 3, 21, 16) for _ in range(3)]
+    exact, ours = [t.double().requires_grad_() for t in given], [t.to("xpu").requires_grad_() for t in given]
+    out, want = torch.compile(run)(*ours), scaled_dot_product_attention(*exact) * 2
+    (out.square().sum()).backward()
+    want.square().sum().backward()
+    for got, expected in zip((out, *(t.grad for t in ours)), (want, *(t.grad for t in exact)), strict=True):
+        assert (got.detach().cpu().double() - expected.detach()).norm() <= 1e-5 * expected.detach().norm()
 
 
 @pytest.mark.not_simulated("compares results")

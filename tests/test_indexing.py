@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import random
+
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import anyxpu.ops
 from anyxpu import simulate
@@ -16,6 +20,7 @@ pytestmark = [
 ]
 
 DEVICE = "xpu"
+SEED = os.environ.get("ANYXPU_TEST_SEED", "")
 TYPES = (torch.float32, torch.bfloat16, torch.int64, torch.int8, torch.bool, torch.complex64)
 
 
@@ -133,6 +138,111 @@ def test_cross_entropy_and_its_gradient(dtype, reduction):
     for device in ("cpu", DEVICE):
         with pytest.raises((RuntimeError, ValueError), match=r"batch.size"):
             F.nll_loss(torch.randn(3, 4, device=device), torch.zeros(2, dtype=torch.int64, device=device))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_a_loss_whose_rows_all_count_nothing_has_gradients_of_zero(dtype):
+    """The loss is 0 / 0, and what it does not count has no part in that."""
+    for shape in ((4, 5), (2, 5, 3, 2)):
+        weight = torch.rand(5).to(dtype)
+        weight[0] = torch.inf  # of the class that rows which do not count are taken for
+        for given, target in ((None, -100), (weight, -100), (weight, 1)):
+            targets = torch.full((shape[0], *shape[2:]), target, device=DEVICE)
+            targets.view(-1)[0] = -100
+            x = torch.randn(shape, dtype=dtype, device=DEVICE, requires_grad=True)
+            loss = F.nll_loss(x, targets, None if given is None else given.to(DEVICE))
+            loss.backward()
+            here = x.detach().cpu().float().requires_grad_()
+            want = F.nll_loss(here, targets.cpu(), None if given is None else given.float())
+            want.backward()
+            if not simulate.active():
+                torch.testing.assert_close(loss.cpu().float(), want, rtol=1e-2, atol=0, equal_nan=True)
+                torch.testing.assert_close(x.grad.cpu().float(), here.grad, rtol=1e-2, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_gradient_of_classes_is_divided_by_the_weight_it_is_given(dtype):
+    """As where rows are shared out and their weights summed over all; the own sum in 16 bits keeps its digits."""
+    rows, classes = 600, 7
+    x, target = torch.randn(rows, classes).to(dtype), torch.randint(0, classes, (rows,))
+    target[::5] = -1
+    grad = torch.randn(()).to(dtype)
+    own = (target != -1).sum()
+    for total in (own, own * 3):
+        got = torch.ops.aten.nll_loss_backward(
+            grad.to(DEVICE), x.to(DEVICE), target.to(DEVICE), None, 1, -1, total.to(dtype).to(DEVICE)
+        )
+        # 480 is one of bfloat16's numbers, 1,440 is too.
+        want = torch.ops.aten.nll_loss_backward(grad.double(), x.double(), target, None, 1, -1, total.double())
+        if not simulate.active():
+            torch.testing.assert_close(got.cpu().double(), want, rtol=1e-2 if dtype is torch.bfloat16 else 1e-5, atol=0)
+
+
+@pytest.mark.rotates(3)
+@pytest.mark.parametrize("case", range(18))
+def test_what_is_taken_lies_in_memory_as_the_cpus_and_as_a_compiled_graph_expects(case):
+    """Indices at any dimensions, beside each other or not, of the host or the device, of a tensor that lies any way."""
+    draw = random.Random(f"{case} {SEED}")
+    sizes = [draw.choice((2, 3, 4, 5)) for _ in range(draw.choice((3, 4, 5)))]
+    order = draw.sample(range(len(sizes)), len(sizes))
+    x = torch.randn([sizes[d] for d in order]).permute([order.index(d) for d in range(len(sizes))])
+    if draw.random() < 0.3 and sizes[0] > 2:
+        x = x.narrow(0, 0, sizes[0] - 1)
+    there = torch.empty_strided(x.shape, x.stride(), device=DEVICE).copy_(x)
+    for _ in range(4):
+        shape = draw.choice(((3,), (2, 3), (2, 1, 2)))
+        indexed = draw.sample(range(x.dim()), draw.choice((1, 2)))
+        index = [
+            torch.randint(0, n, draw.choice((shape, shape[-1:]))) if d in indexed else slice(None)
+            for d, n in enumerate(x.shape)
+        ]
+        where = draw.choice(("cpu", DEVICE))
+        moved = tuple(t.to(where) if isinstance(t, torch.Tensor) else t for t in index)
+        got, want = there[moved], x[tuple(index)]
+        # The steps of dimensions of one element say nothing.
+        steps = [[s for s, n in zip(t.stride(), t.shape, strict=True) if n > 1] for t in (got, want)]
+        assert steps[0] == steps[1], (x.stride(), index)
+        if not simulate.active():
+            assert torch.equal(got.cpu(), want)
+        with FakeTensorMode() as mode:
+            fake = [mode.from_tensor(t) if isinstance(t, torch.Tensor) else t for t in moved]
+            assert mode.from_tensor(there)[tuple(fake)].stride() == got.stride()
+
+
+_PUT = {
+    "scatter, add": lambda x, i, y: x.scatter(0, i, y, reduce="add"),
+    "scatter, a number multiplied": lambda x, i, y: x.scatter(0, i, 2.0, reduce="multiply"),
+    "scatter_add": lambda x, i, y: x.scatter_add(0, i, y),
+    "scatter_reduce": lambda x, i, y: x.scatter_reduce(0, i, y, "amax"),
+    "index_reduce": lambda x, i, y: x.index_reduce(0, i[:, 0], y, "mean"),
+    "index_add": lambda x, i, y: x.index_add(0, i[:, 0], y),
+    "index_copy": lambda x, i, y: x.index_copy(0, i[:, 0], y),
+    "avg_pool3d": lambda x, i, y: F.avg_pool3d(_volumes(x), 2),
+    "adaptive_avg_pool3d": lambda x, i, y: F.adaptive_avg_pool3d(_volumes(x), (3, 2, 3)),
+    "gradients of avg_pool3d": lambda x, i, y: _gradient(lambda v: F.avg_pool3d(v, 2), _volumes(x)),
+    "gradients of adaptive_avg_pool3d": lambda x, i, y: _gradient(lambda v: F.adaptive_avg_pool3d(v, 3), _volumes(x)),
+}
+
+
+def _volumes(x):
+    return x.reshape(1, 4, 4, 4, 4).to(memory_format=torch.channels_last_3d)
+
+
+def _gradient(f, x):
+    # From a first result's own, as a layer behind gives it back.
+    made = f(x.requires_grad_())
+    return torch.autograd.grad(made, x, made.detach())[0]
+
+
+@pytest.mark.parametrize("name", _PUT)
+def test_results_lie_in_memory_as_the_cpus_where_the_source_is_turned(name):
+    """A compiled graph counts on it, where it calls these operators as they are."""
+    x, source = torch.randn(16, 16).t(), torch.randn(12, 16)
+    index = torch.stack([torch.randperm(16)[:12] for _ in range(16)], 1)
+    given = [
+        torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=DEVICE).copy_(t) for t in (x, index, source)
+    ]
+    near(_PUT[name](*given), _PUT[name](x, index, source))
 
 
 def test_an_index_out_of_range_is_said_at_the_next_wait_and_the_device_goes_on():

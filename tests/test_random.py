@@ -10,6 +10,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import anyxpu.ops
 from tests.refusals import assert_refused_alike
@@ -121,6 +122,20 @@ def test_a_seed_brings_the_same_numbers_and_calls_differ(name, no_host):
         assert draw(generator, 300).cpu().equal(first) and draw(generator, 300).cpu().equal(second)
         seed(6)
         assert not draw(generator, 300).cpu().equal(first)
+
+
+def test_a_generators_state_is_real_where_tensors_are_fake():
+    """What keeps random states in a graph asks for them while it is traced."""
+    generator = torch.Generator(DEVICE).manual_seed(7)
+    state = generator.get_state()
+    with FakeTensorMode() as mode:
+        assert generator.get_state().data_ptr() != 0
+        assert torch.xpu.get_rng_state().numel() == state.numel()
+        fake = mode.from_tensor(state)
+        with pytest.raises(RuntimeError):
+            generator.set_state(fake)
+    assert generator.get_state().equal(state)
+    generator.set_state(state)
 
 
 @pytest.mark.parametrize("name", OPERATORS)

@@ -326,6 +326,7 @@ def forward(
     dropout: float,
     causal: bool,
     scale: float | None,
+    into: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, int]:
     """Attention of operands that :func:`takes` takes.
 
@@ -333,10 +334,11 @@ def forward(
         query: (batches, heads, L, E). key, value: (batches, heads of keys, S, E) and (…, S, F).
         mask: bool or a float, broadcastable to (batches, heads, L, S).
         dropout: the probability of a weight to be dropped; drawn from the device's generator where it is above 0.
+        into: what attention is written into, of its shape.
 
     Returns:
-        (batches, heads, L, F) in query's order of dimensions; the logarithms of the sums, (batches, heads, L) of f32
-        (-inf where no key is allowed, whose results are 0); the seed.
+        (batches, heads, L, F) in query's order of dimensions, or ``into``; the logarithms of the sums, (batches,
+        heads, L) of f32 (-inf where no key is allowed, whose results are 0); the seed.
     """
     heads, groups = query.shape[1], key.shape[1]
     same = mask is None or mask.dim() < 3 or mask.shape[-3] == 1  # for all heads
@@ -344,9 +346,10 @@ def forward(
         # One query of each head, as in decoding: heads that share keys are one block of queries and read them once.
         packed = query.reshape(query.shape[0], groups, heads // groups, query.shape[3])
         rows, logs, seed = forward(packed, key, value, mask, 0.0, False, scale)
-        return _like(query, value.shape[3]).copy_(rows.reshape(*query.shape[:3], -1)), logs.view(query.shape[:3]), seed
+        out = laid_out_like(query, value.shape[3]) if into is None else into
+        return out.copy_(rows.reshape(*query.shape[:3], -1)), logs.view(query.shape[:3]), seed
     p = Problem(query, key, value, mask, dropout, CAUSAL if causal else ALL)
-    out = _like(query, p.width)
+    out = laid_out_like(query, p.width) if into is None else into
     logs = torch.empty((p.batches, p.heads, p.queries), dtype=torch.float32, device=query.device)
     return out, logs, attend(p, out, logs, _apart(logs), dropout, scale)
 
@@ -572,7 +575,7 @@ def _scale(p: Problem, scale: float | None) -> float:
     return 1.0 / math.sqrt(p.size) if scale is None else float(scale)
 
 
-def _like(query: Tensor, width: int) -> Tensor:
+def laid_out_like(query: Tensor, width: int) -> Tensor:
     """An empty tensor of query's shape but for the last dimension, laid out as torch's meta function predicts."""
     if width == query.shape[-1]:
         return torch.empty_like(query)

@@ -7,12 +7,14 @@ name. A function here raises NotImplementedError for operands that the kernels d
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from anyxpu.ops import flash
+from anyxpu.ops import flash, packed_attention
 
 Results = tuple[Any, ...]
 
@@ -29,10 +31,17 @@ def _require(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dro
 
 
 def _forward(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float, causal: bool, scale: float | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    causal: bool,
+    scale: float | None,
+    into: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     _require(query, key, value, mask, dropout)
-    out, logs, seed = flash.forward(query, key, value, mask, dropout, causal, scale)
+    out, logs, seed = flash.forward(query, key, value, mask, dropout, causal, scale, into)
     offset = torch.zeros((), dtype=torch.int64)  # torch.tensor takes longer
     return out, logs, torch.tensor(seed, dtype=torch.int64) if seed else torch.zeros_like(offset), offset
 
@@ -137,8 +146,20 @@ def efficient(
     *,
     scale: float | None = None,
 ) -> Results:
-    """aten::_scaled_dot_product_efficient_attention."""
-    return _forward(query, key, value, attn_bias, dropout_p, is_causal, scale)
+    """aten::_scaled_dot_product_efficient_attention.
+
+    Laid out as CUDA's, which is what a compiled graph counts on: rows before heads in memory, and the logarithms'
+    rows rounded up to 32, none unless they are asked for.
+    """
+    _require(query, key, value, attn_bias, dropout_p)
+    batches, heads, rows, _ = query.shape
+    room = query.new_empty((batches, rows, heads, value.shape[-1])).transpose(1, 2)
+    out, logs, seed, offset = _forward(query, key, value, attn_bias, dropout_p, is_causal, scale, room)
+    if not compute_log_sumexp:
+        logs = logs.new_empty((batches, heads, 0))
+    elif rows % packed_attention.LOGS_ARE_MULTIPLES_OF:
+        logs = F.pad(logs, (0, -rows % packed_attention.LOGS_ARE_MULTIPLES_OF), value=-math.inf)
+    return out, logs, seed, offset
 
 
 def efficient_backward(
@@ -164,8 +185,9 @@ def efficient_backward(
             "torch.nn.functional.scaled_dot_product_attention gives it one"
         )
     seed = int(philox_seed.item()) if dropout_p > 0 else 0
-    made = flash.backward(grad_out_, query, key, value, attn_bias, out, logsumexp, dropout_p, is_causal, seed, scale)
-    return *made, None
+    logs = logsumexp[..., : query.shape[2]].contiguous()
+    made = flash.backward(grad_out_, query, key, value, attn_bias, out, logs, dropout_p, is_causal, seed, scale)
+    return *(t.transpose(1, 2).contiguous().transpose(1, 2) for t in made), None
 
 
 def choice(

@@ -42,14 +42,20 @@ def nll_loss_forward(x: Tensor, target: Tensor, weight: Tensor | None, reduction
 def nll_loss_backward(
     grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int, total: Tensor
 ) -> Any:
-    """aten::nll_loss_backward: the gradient of :func:`nll_loss_forward`'s ``x``; ``total`` is the sum of weights."""
-    if not _served(x, target, weight) or grad.dtype != x.dtype:
+    """aten::nll_loss_backward: the gradient of :func:`nll_loss_forward`'s ``x``; ``total`` is the sum of weights.
+
+    A row that does not count has a gradient of 0 whatever it is divided by, as on the CPU and CUDA.
+    """
+    if not _served(x, target, weight) or grad.dtype != x.dtype or total.device != x.device:
         return NotImplemented
-    _, safe, factors = _counted(x, target, weight, ignore_index)
+    keep, safe, factors = _counted(x, target, weight, ignore_index)
     value = factors * -grad.reshape(-1)
     if reduction == _MEAN:
-        # The weights summed anew: in 16 bits their sum has few digits.
-        value = value / factors.sum()
+        # In 16 bits a sum has few digits: where it is the one that was given, the weights' own is taken. Another one,
+        # of more rows than these, is the caller's to give.
+        own = factors.sum()
+        value = value / torch.where(own.to(total.dtype) == total, own, total.to(own.dtype))
+    value = torch.where(keep, value, 0.0)
     made = torch.zeros(x.shape, dtype=x.dtype, device=x.device)
     made.view(-1, x.shape[-1]).scatter_add_(1, safe[:, None], value.to(x.dtype)[:, None])
     return made
@@ -73,8 +79,9 @@ def _counted(x: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int
     keep = flat != ignore_index
     safe = torch.where(keep, flat, 0)
     wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
-    factors = keep.to(wide)
-    return keep, safe, factors if weight is None else weight.index_select(0, safe) * factors
+    if weight is None:
+        return keep, safe, keep.to(wide)
+    return keep, safe, torch.where(keep, weight.index_select(0, safe).to(wide), 0.0)
 
 
 # --- of images ------------------------------------------------------------------------------------------------------

@@ -190,8 +190,9 @@ def flash_forward(
     if into is not None and (dropout_p != 0 or into.shape != shape or into.dtype != query.dtype):
         _refuse(f"write {shape} of {query.dtype}, without dropout, not into {tuple(into.shape)} of {into.dtype}")
     # Between packed sequences there may be rows that are nobody's.
-    make = query.new_empty if call.packing is None else query.new_zeros
-    out = make(shape) if into is None else into
+    out = flash.laid_out_like(query, shape[-1]) if into is None else into
+    if into is None and call.packing is not None:
+        out.zero_()
     logs = _logs(call)
     seed = _forward(call, out, logs, dropout_p, scale)
     state = torch.zeros(2, dtype=torch.uint64, device=query.device)
@@ -304,7 +305,7 @@ def _efficient_call(
 _MASKS = {0: Window(), 1: Window(right=0), 2: Window(right=0, aligned=True)}
 """Of ``_efficient_attention_forward``: none, causal from the beginnings, causal from the ends."""
 
-_LOGS_ARE_MULTIPLES_OF = 32
+LOGS_ARE_MULTIPLES_OF = 32
 
 
 def efficient_forward(
@@ -348,7 +349,7 @@ def efficient_forward(
     longest = (call.query.shape[2], call.key.shape[2])
     if call.packing is not None:
         longest = call.packing.most_queries, call.packing.most_keys
-    room = -(-longest[0] // _LOGS_ARE_MULTIPLES_OF) * _LOGS_ARE_MULTIPLES_OF
+    room = -(-longest[0] // LOGS_ARE_MULTIPLES_OF) * LOGS_ARE_MULTIPLES_OF
     shape = (call.sequences, call.query.shape[1], room)
     logs = torch.full(shape, float("-inf"), dtype=torch.float32, device=query.device)
     out = query.new_zeros((*query.shape[:-1], value.shape[-1]))

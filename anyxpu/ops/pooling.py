@@ -2,7 +2,8 @@
 
 A function here returns ``NotImplemented`` for a call that it does not serve (types, windows that do not fit, a kernel
 that is still being built); the host then computes it, or raises what CPU torch raises. ``x`` is ``(N, C, *)`` or
-``(C, *)``, bf16, f16, f32 or f64; results have its memory format.
+``(C, *)``, bf16, f16, f32 or f64; results have its memory format, but for averages of three dimensions, which are
+contiguous.
 """
 
 from __future__ import annotations
@@ -60,6 +61,11 @@ def max_pool_backward(
     return out if served else NotImplemented
 
 
+def _means(dims: int, out: Tensor) -> Tensor:
+    """Contiguous in three dimensions, where ATen's averages have no channels-last form."""
+    return out.contiguous() if dims == 3 else out
+
+
 def avg_pool(
     dims: int, x: Tensor, size: Sequence[int], step: Sequence[int] = (), padding: Sequence[int] = (0,),
     ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
@@ -77,7 +83,7 @@ def avg_pool(
         "avg_pool", (read.tensor, out), read, sizes, read.sizes, sizes, divisor_override or 1,
         K=what.size, S=what.step, P=what.padding, PADDED=count_include_pad, DIVISOR=divisor_override is not None,
     )  # fmt: skip
-    return out if served else NotImplemented
+    return _means(dims, out) if served else NotImplemented
 
 
 def avg_pool_backward(
@@ -98,7 +104,7 @@ def avg_pool_backward(
         "avg_pool_backward", (made, out), read, read.sizes, read.sizes, sizes, divisor_override or 1,
         K=what.size, S=what.step, P=what.padding, PADDED=count_include_pad, DIVISOR=divisor_override is not None,
     )  # fmt: skip
-    return out if served else NotImplemented
+    return _means(dims, out) if served else NotImplemented
 
 
 def adaptive_avg_pool(dims: int, x: Tensor, output_size: Sequence[int]) -> Any:
@@ -110,7 +116,7 @@ def adaptive_avg_pool(dims: int, x: Tensor, output_size: Sequence[int]) -> Any:
     most = tuple(-(-i // o) + 1 for i, o in zip(read.sizes, sizes, strict=True))
     out = read.empty(sizes)
     served = windows.launch("adaptive_avg_pool", (read.tensor, out), read, sizes, read.sizes, sizes, *most)
-    return out if served else NotImplemented
+    return _means(dims, out) if served else NotImplemented
 
 
 def adaptive_avg_pool_backward(dims: int, grad: Tensor, x: Tensor) -> Any:
@@ -127,7 +133,7 @@ def adaptive_avg_pool_backward(dims: int, grad: Tensor, x: Tensor) -> Any:
     served = windows.launch(
         "adaptive_avg_pool_backward", (made, out), read, read.sizes, read.sizes, sizes, *most
     )  # fmt: skip
-    return out if served else NotImplemented
+    return _means(dims, out) if served else NotImplemented
 
 
 class _Windows:

@@ -54,9 +54,14 @@ def _line(t: Tensor) -> Tensor:
     return t if t.dim() else t.view(1)
 
 
+def _copy(self: Tensor) -> Tensor:
+    """What a call that is not in place writes into: contiguous, as ATen's structured operators have it."""
+    return self.clone(memory_format=torch.contiguous_format)
+
+
 def index_add(self: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Number = 1) -> Any:
     """aten::index_add: ``self`` with slices of ``alpha * source`` added where ``index (N,)`` says, in its order."""
-    return _added(self, dim, index, source, alpha, self.clone)
+    return _added(self, dim, index, source, alpha, lambda: _copy(self))
 
 
 def index_add_(self: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Number = 1) -> Any:
@@ -81,7 +86,7 @@ def index_copy(self: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
     made = None if torch.are_deterministic_algorithms_enabled() else _rows(self, dim, index, source)
     if made is None:
         return NotImplemented
-    return _line(self.clone(memory_format=torch.contiguous_format)).scatter_(dim, *made).view(self.shape)
+    return _line(_copy(self)).scatter_(dim, *made).view(self.shape)
 
 
 def index_copy_(self: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
@@ -120,7 +125,7 @@ def index_reduce(
     made = _rows(self, dim, index, source, number=False)
     if made is None or reduce not in ("prod", "mean", "amax", "amin") or self.dtype is torch.bool:
         return NotImplemented
-    out = self.clone()
+    out = _copy(self)
     _line(out).scatter_reduce_(dim, *made, reduce, include_self=include_self)
     return out
 
@@ -145,7 +150,7 @@ def put_(self: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
 
 def scatter_reduced(self: Tensor, dim: int, index: Tensor, src: Any, *, reduce: str) -> Any:
     """aten::scatter.reduce: ``self`` with src, a tensor or a number, added or multiplied where the index says."""
-    return _scattered(self.clone(), dim, index, src, reduce)
+    return _scattered(_copy(self), dim, index, src, reduce)
 
 
 def scatter_reduced_(self: Tensor, dim: int, index: Tensor, src: Any, *, reduce: str) -> Any:

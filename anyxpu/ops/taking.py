@@ -27,6 +27,7 @@ class _Taken(NamedTuple):
         source: the tensor, its indexed dimensions beside each other.
         indices: contiguous, of one shape.
         shape: of the result.
+        first: how many dimensions are before the indexed ones.
         before, places, after: how many elements before the indexed dimensions, in the indices, and after.
         sizes, steps: of the indexed dimensions, in elements.
     """
@@ -34,6 +35,7 @@ class _Taken(NamedTuple):
     source: Tensor
     indices: list[Tensor]
     shape: list[int]
+    first: int
     before: int
     places: int
     after: int
@@ -48,9 +50,15 @@ def index(self: Tensor, indices: Sequence[Tensor | None]) -> Any:
     width = whole.bits(self)
     if taken is None or width is None:
         return NotImplemented
+    order = _order(taken)
+    reordered = order != sorted(order)
+    if reordered:
+        taken = _reordered(taken, order)
     x = taken.source.contiguous()
     out = torch.empty(taken.shape, dtype=self.dtype, device=self.device)
-    return out if out.numel() == 0 or _launch("taking.take", width, x, out, taken) else NotImplemented
+    if out.numel() and not _launch("taking.take", width, x, out, taken):
+        return NotImplemented
+    return out.permute([order.index(d) for d in range(len(order))]) if reordered else out
 
 
 def index_put(
@@ -152,7 +160,44 @@ def _taken(self: Tensor, indices: Sequence[Tensor | None]) -> _Taken | None:
     shape = [*before, *made[0].shape, *after]
     if prod(shape) > whole.MOST or (0 in sizes and prod(shape) > 0):
         return None
-    return _Taken(source, made, shape, prod(before), made[0].numel(), prod(after), sizes, steps)
+    return _Taken(source, made, shape, first, prod(before), made[0].numel(), prod(after), sizes, steps)
+
+
+def _order(taken: _Taken) -> list[int]:
+    """The result's dimensions in memory, the slowest first.
+
+    As at::TensorIterator orders those of a new result, by the source alone, which has no step along the indices: it
+    sorts by insertion, and what cannot be compared stays where it is.
+    """
+    places, step = taken.indices[0].dim(), taken.source.stride()
+    steps = [*step[: taken.first], *[0] * places, *step[taken.first + len(taken.sizes) :]]
+    order = list(range(len(steps)))[::-1]  # the fastest first
+    for end in range(1, len(order)):
+        moving = end
+        for k in range(end - 1, -1, -1):
+            one, other = order[k], order[moving]
+            if steps[one] == 0 or steps[other] == 0:
+                continue
+            if steps[one] < steps[other]:
+                break
+            if steps[one] > steps[other] or taken.shape[one] > taken.shape[other]:
+                order[k], order[moving] = other, one
+                moving = k
+    return order[::-1]
+
+
+def _reordered(taken: _Taken, order: list[int]) -> _Taken:
+    """The same elements taken, with the result's dimensions in that order; those of the indices stay where they are."""
+    places, indexed, first = taken.indices[0].dim(), len(taken.sizes), taken.first
+    others = [d if d < first else d - places + indexed for d in order if not first <= d < first + places]
+    source = taken.source.permute([*others[:first], *range(first, first + indexed), *others[first:]])
+    sizes = list(source.shape)
+    return taken._replace(
+        source=source,
+        shape=[taken.shape[d] for d in order],
+        before=prod(sizes[:first]),
+        after=prod(sizes[first + indexed :]),
+    )
 
 
 def _launch(kernel: str, width: str, first: Tensor, second: Tensor, taken: _Taken) -> bool:

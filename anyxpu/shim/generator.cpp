@@ -1,4 +1,5 @@
 // Philox generators: a seed and an offset. A kernel that draws numbers reserves a range of offsets here.
+#include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
 #include <ATen/core/Generator.h>
 #include <c10/core/GeneratorImpl.h>
@@ -43,13 +44,16 @@ struct XPUGeneratorImpl final : public c10::GeneratorImpl {
     auto bytes = static_cast<size_t>(state.numel());
     TORCH_CHECK(bytes == kStateBytes || bytes == sizeof(uint64_t), "RNG state is wrong size: an xpu generator's is ",
                 kStateBytes, " bytes, got ", bytes);
+    const void* const data = state.data();
+    TORCH_CHECK(data != nullptr, "an xpu generator's state is set from numbers, and this tensor has none (a fake one?)");
     std::array<uint64_t, 2> parts{0, 0};
-    std::memcpy(parts.data(), state.data(), bytes);
+    std::memcpy(parts.data(), data, bytes);
     set_current_seed(parts[0]);
     set_offset(parts[1]);
   }
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
-    at::Tensor state = at::empty({static_cast<int64_t>(kStateBytes)}, at::kByte);
+    // Not by way of the dispatcher: under a mode of fake tensors it would have no memory, and the state is real.
+    at::Tensor state = at::detail::empty_cpu({static_cast<int64_t>(kStateBytes)}, at::kByte);
     std::array<uint64_t, 2> parts{seed_, offset_};
     std::memcpy(state.mutable_data_ptr(), parts.data(), kStateBytes);
     return state.getIntrusivePtr();
