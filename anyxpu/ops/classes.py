@@ -113,11 +113,12 @@ def _doubles(words: Any) -> bool:
     return any(_doubles(w) if isinstance(w, (list, tuple)) else w == "fp64" for w in words)
 
 
-# Family -> types of which the host has no kernels that could serve meanwhile (unsigned integers beyond 8 bits) or other
-# ones: pooling of 16-bit floats adds up in 16 bits.
+# Family -> words of classes that the host has no kernels for (unsigned integers beyond 8 bits), or other ones: its
+# pooling of 16-bit floats adds up in 16 bits, its norms of lists add one number after the other.
 _ALONE = {
     "pointwise": ("u16", "u32", "u64"),
     "reduction": ("u16", "u32", "u64"),
+    "foreach": ("partial_norms", "norms"),
     "windows": ("fp16", "bf16"),
 }
 

@@ -45,7 +45,8 @@ struct XPUGeneratorImpl final : public c10::GeneratorImpl {
     TORCH_CHECK(bytes == kStateBytes || bytes == sizeof(uint64_t), "RNG state is wrong size: an xpu generator's is ",
                 kStateBytes, " bytes, got ", bytes);
     const void* const data = state.data();
-    TORCH_CHECK(data != nullptr, "an xpu generator's state is set from numbers, and this tensor has none (a fake one?)");
+    TORCH_CHECK(data != nullptr,
+                "an xpu generator's state is set from numbers, and this tensor has none (a fake one?)");
     std::array<uint64_t, 2> parts{0, 0};
     std::memcpy(parts.data(), data, bytes);
     set_current_seed(parts[0]);

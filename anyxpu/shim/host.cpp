@@ -325,14 +325,6 @@ c10::Device result_device(at::ArrayRef<IValue> arguments, c10::Device device) {
 thread_local bool building = false;
 thread_local bool waiting = false;
 
-// While it lives, this thread's kernels are built at once.
-struct Waiting {
-  Waiting() { waiting = true; }
-  ~Waiting() { waiting = false; }
-  Waiting(const Waiting&) = delete;
-  Waiting& operator=(const Waiting&) = delete;
-};
-
 void run(const c10::OperatorHandle& op, const std::string& name, Stack& arguments) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       op.hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
@@ -350,6 +342,9 @@ void run(const c10::OperatorHandle& op, const std::string& name, Stack& argument
 
 void note_building() noexcept { building = true; }
 bool waits_for_kernels() noexcept { return waiting; }
+
+KernelsAwaited::KernelsAwaited() noexcept : outer_(std::exchange(waiting, true)) {}
+KernelsAwaited::~KernelsAwaited() { waiting = outer_; }
 
 void notice(const std::string& name) {
   if (std::exchange(building, false)) return;
@@ -505,7 +500,7 @@ void host_or_kernel(const c10::OperatorHandle& op, Stack* stack, void (*by_host)
   }
   stack->resize(below);
   stack->insert(stack->end(), given.begin(), given.end());
-  const Waiting all_kernels;
+  const KernelsAwaited awaited;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   op.callBoxed(stack);
 }
