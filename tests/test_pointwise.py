@@ -505,6 +505,18 @@ def test_norms_and_variances_are_the_kernels_from_the_first_call(run_python, tmp
     assert done.stdout.split() == ["True"] * 6
 
 
+@pytest.mark.not_simulated("compares results")
+@pytest.mark.parametrize("value", [0.1, 1 / 3, -7.3, 1e15])
+def test_equal_numbers_have_no_variance_and_their_mean_is_exact(value):
+    for x in (torch.full((4190,), value), torch.full((3, 70_000), value)):
+        for dim in (None, [-1]):
+            variance, mean = torch.var_mean(x.to(DEVICE), dim)
+            assert variance.count_nonzero() == 0 and (mean.cpu() == x.flatten()[0]).all()
+    for x in ([1.0, float("inf")], [float("nan"), 1.0]):
+        ours, theirs = torch.var_mean(torch.tensor(x, device=DEVICE)), torch.var_mean(torch.tensor(x))
+        torch.testing.assert_close([t.cpu() for t in ours], list(theirs), equal_nan=True)
+
+
 def test_work_of_two_streams_is_ordered_by_an_event():
     x = torch.randn(1 << 20, device=DEVICE)
     stream = torch.xpu.Stream()

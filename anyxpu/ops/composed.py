@@ -356,7 +356,10 @@ def var_mean(
         return NotImplemented
     count = math.prod(x.shape[d] for d in dims)
     wide = _wide(x)
-    mean = wide.mean(dims, keepdim=True)
+    first = wide.mean(dims, keepdim=True)
+    # Made exact by the mean of what is left, so that equal numbers have a variance of 0; infinite ones have no rest.
+    rest = (wide - first).mean(dims, keepdim=True)
+    mean = torch.where(torch.isfinite(rest), first + rest, first)
     squares = torch.square(torch.linalg.vector_norm(wide - mean, 2, dims, keepdim=keepdim))
     left = max(0.0, count - (1 if correction is None else correction))
     if not keepdim:
