@@ -1,4 +1,4 @@
-"""Taking by an index, joining, embeddings and dropout on the device, against the CPU's."""
+"""Taking and putting by an index, joining, embeddings, losses of classes and dropout on the device, as the CPU does."""
 
 from __future__ import annotations
 

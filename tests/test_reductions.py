@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 import anyxpu.ops
 from anyxpu import simulate
+from anyxpu.cache import cache_dir
 from anyxpu.ops import reductions, registry
 from anyxpu.shim import lib
 from anyxpu.triton import driver
@@ -261,3 +262,34 @@ def test_what_nothing_comes_to_is_the_cpus_and_no_hosts(dtype):
             hosted |= {op for op, ways in anyxpu.ops.counters().items() if "host" in ways}
             near(got, want, (name, shape, dtype))
     assert hosted <= {"aten::linalg_vector_norm"}  # of an order below 0
+
+
+@pytest.mark.not_simulated("there the host serves nothing meanwhile")
+def test_norms_and_variances_are_the_kernels_from_the_first_call(run_python, tmp_path):
+    """The host adds the squares one after the other, and would be 1e-4 off."""
+    source = """
+    import torch, anyxpu.ops
+    x = torch.rand(1 << 22) - 0.25
+    there, wide = x.to("xpu"), x.double()
+    norm = torch.linalg.vector_norm
+    for ours, exact in (
+        (there.var(), wide.var()), (there.std(), wide.std()), (norm(there), norm(wide)),
+        (norm(there, 1), norm(wide, 1)), (norm(there, 3), norm(wide, 3)), (torch._foreach_norm([there])[0], norm(wide)),
+    ):
+        print(abs(ours.item() - exact.item()) <= 1e-6 * exact.item())
+    """
+    (tmp_path / "build").symlink_to(cache_dir("build"))
+    done = run_python(source, ANYXPU_EAGER="auto", ANYXPU_CACHE_DIR=str(tmp_path))
+    assert done.stdout.split() == ["True"] * 6
+
+
+@pytest.mark.not_simulated("compares results")
+@pytest.mark.parametrize("value", [0.1, 1 / 3, -7.3, 1e15])
+def test_equal_numbers_have_no_variance_and_their_mean_is_exact(value):
+    for x in (torch.full((4190,), value), torch.full((3, 70_000), value)):
+        for dim in (None, [-1]):
+            variance, mean = torch.var_mean(x.to(DEVICE), dim)
+            assert variance.count_nonzero() == 0 and (mean.cpu() == x.flatten()[0]).all()
+    for x in ([1.0, float("inf")], [float("nan"), 1.0]):
+        ours, theirs = torch.var_mean(torch.tensor(x, device=DEVICE)), torch.var_mean(torch.tensor(x))
+        torch.testing.assert_close([t.cpu() for t in ours], list(theirs), equal_nan=True)

@@ -13,6 +13,9 @@ _OTHERS = ("fuse_attention", "binary_folding")
 def fired() -> Counter[str]:
     """Fusions of this process so far by name: ``mkldnn_unary_fusion``, ``fuse_attention`` ….
 
+    What Inductor's patterns replace without a counter of their own is not among them, such as products by frozen
+    weights (queries, keys, values) that become one.
+
     Inductor keeps them with a graph in its cache, so that one found there counts like one that is made;
     ``fuse_attention`` alone fires before that, and is missing where AOTAutograd's cache had the whole.
     """

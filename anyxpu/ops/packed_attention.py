@@ -189,10 +189,9 @@ def flash_forward(
     shape = (*query.shape[:-1], value.shape[-1])
     if into is not None and (dropout_p != 0 or into.shape != shape or into.dtype != query.dtype):
         _refuse(f"write {shape} of {query.dtype}, without dropout, not into {tuple(into.shape)} of {into.dtype}")
-    # Between packed sequences there may be rows that are nobody's.
     out = flash.laid_out_like(query, shape[-1]) if into is None else into
     if into is None and call.packing is not None:
-        out.zero_()
+        out.zero_()  # between packed sequences there may be rows that are nobody's
     logs = _logs(call)
     seed = _forward(call, out, logs, dropout_p, scale)
     state = torch.zeros(2, dtype=torch.uint64, device=query.device)
