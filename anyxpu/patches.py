@@ -185,6 +185,14 @@ TABLE: tuple[Patch, ...] = (
         "those words",
     ),
     Patch(
+        "merged-products",
+        f"{_INDUCTOR}.fx_passes.freezing_patterns",
+        ("freezing_passes",),
+        "anyxpu.inductor.merged:count",
+        "Inductor does not count the products of frozen graphs that it makes one of",
+        "they are missing where fusions are counted",
+    ),
+    Patch(
         "compile-workers",
         f"{_INDUCTOR}.async_compile",
         ("caching_device_properties",),

@@ -115,6 +115,18 @@ def test_every_operator_that_follows_a_layer(taken, name):
     assert taken
 
 
+@pytest.mark.parametrize(("name", "numbers", "algorithm"), FOLLOWING, ids=str)
+def test_an_operator_and_then_a_function_follow_a_layer(taken, name, numbers, algorithm):
+    x, w = torch.randn(random.choice((1, 4)), 40, dtype=torch.float16), torch.randn(24, 40, dtype=torch.float16) / 4
+    other, operator = torch.rand(len(x), 24).half() + 0.5, random.choice(("add", "sub", "mul", "div"))
+    _, function = onednn_functions._UNARY[f"gelu {algorithm}" if algorithm else name]
+    made = getattr(torch, operator)(F.linear(x.double(), w.double()), other.double())
+    exact = function(made, *(n for n in numbers if n != -1))
+    follows = operator, name, numbers, algorithm
+    close(torch.ops.anyxpu._linear_pointwise(x.xpu(), other.xpu(), w.xpu(), None, *follows), exact, x.dtype)
+    assert taken
+
+
 def test_a_compiled_layer_leaves_nothing_to_the_host(taken):
     """Also where kernels may be built in the background."""
     lib().set_eager("auto")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 import torch
@@ -64,6 +65,25 @@ def test_an_operator_after_a_linear_layer(operator, dtype):
         assert torch.equal(strided.cpu(), other)
 
 
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+@pytest.mark.parametrize("unary", UNARY, ids=str)
+def test_an_operator_and_then_a_function_after_a_linear_layer(unary, dtype):
+    name, scalars, algorithm = unary
+    for operator in functions.BINARY:
+        shape = random.choice(SHAPES)
+        (x, w, b), (y, _, c), transposed = operands(shape, dtype)
+        other = (torch.rand(*shape[:-1], 36) + 0.5).to(dtype)
+        for bias, want in ((c, F.linear(x, w, b)), (None, F.linear(x, w))):
+            anyxpu.ops.reset_counters()
+            follows = operator, name, scalars or [-1], algorithm
+            got = torch.ops.anyxpu._linear_pointwise(y, other.xpu(), transposed, bias, *follows)
+            assert anyxpu.ops.counters()["anyxpu::_linear_pointwise"] == {"library": 1}
+            assert {f.instead for f in anyxpu.ops.fallbacks()} <= widened(dtype)
+            assert got.dtype == dtype and got.shape == want.shape and got.is_contiguous()
+            exact = UNARY[unary](getattr(torch, operator)(want, other.double()))
+            assert relative(got, exact) < BOUND[dtype], (operator, shape)
+
+
 def test_extreme_values_and_nan_are_what_torch_makes_of_them():
     edges = [math.nan, math.inf, -math.inf, 1e30, -1e30, 88.0, -88.0, -12.0, -5.5, 0.0, -0.0, 1e-40]
     column = torch.tensor(edges)
@@ -84,6 +104,8 @@ def test_what_one_primitive_does_not_do_is_done_one_by_one_and_named():
     if torch.xpu.get_device_properties().has_fp64:
         wide = [t.xpu() for t in (x, w, b)]
         assert relative(mkldnn._linear_pointwise(*wide, "gelu", [-1], "none"), F.gelu(F.linear(x, w, b))) < 1e-12
+    got = torch.ops.anyxpu._linear_pointwise(y, row.xpu(), v, c, "sub", "tanh", [-1], "")
+    assert relative(got, torch.tanh(F.linear(x, w, b) - row.double())) < BOUND[torch.float32]
     empty = mkldnn._linear_pointwise(y[:0], v, c, "tanh", [-1], "")
     assert empty.shape == (0, 36)
     none = mkldnn._linear_pointwise(y[:, :0], v[:, :0], None, "sigmoid", [-1], "")
@@ -99,6 +121,10 @@ def test_what_does_not_exist_or_fit_is_refused():
         mkldnn._linear_pointwise(y, v, c, "leaky_relu", [], "")
     with pytest.raises(ValueError, match="no operator 'pow' after a linear layer"):
         mkldnn._linear_pointwise.binary(y, y, v, c, "pow")
+    with pytest.raises(ValueError, match="no operator 'pow' after a linear layer"):
+        torch.ops.anyxpu._linear_pointwise(y, y, v, c, "pow", "tanh", [], "")
+    with pytest.raises(ValueError, match="no function 'cosh' after a linear layer"):
+        torch.ops.anyxpu._linear_pointwise(y, y, v, c, "add", "cosh", [], "")
     with pytest.raises(RuntimeError):
         mkldnn._linear_pointwise(y[:, 1:], v, c, "relu", [-1], "")
     with pytest.raises(RuntimeError):
@@ -111,4 +137,7 @@ def test_compiled_graphs_know_the_shape_without_the_device():
     with FakeTensorMode():
         x, w = torch.empty(2, 3, 8, device="xpu"), torch.empty(5, 8, device="xpu")
         found = mkldnn._linear_pointwise.binary(x, torch.empty(2, 3, 5, device="xpu"), w, None, "add")
-    assert found.shape == (2, 3, 5) and found.device.type == "xpu"
+        follows = "add", "tanh", [], ""
+        chain = torch.ops.anyxpu._linear_pointwise(x, torch.empty(2, 3, 5, device="xpu"), w, None, *follows)
+    for made in (found, chain):
+        assert made.shape == (2, 3, 5) and made.device.type == "xpu"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 import anyxpu.ops
+from anyxpu.bench import fusions
 from anyxpu.inductor import epilogues
 from anyxpu.onednn import functions
 from anyxpu.shim import lib
@@ -163,6 +165,52 @@ def test_an_operator_with_a_tensor_in_memory(operator):
         assert calls == (0, 0) and relative(got, x.double() @ w.double() + 0.5 * o.double()) < 1e-6
 
 
+CHAIN = "anyxpu::_linear_pointwise"
+
+
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_an_operator_and_then_a_function(function, dtype):
+    compute = FUNCTIONS[function]
+    operator = random.choice((torch.add, torch.mul, torch.sub, torch.div))
+    inputs = torch.randn(2, 9, 24), torch.randn(24, 40) / 5, torch.randn(40), torch.rand(2, 9, 40) + 0.5
+    x, w, b, o = (t.to(dtype) for t in inputs)
+
+    def layer(x, w, b, o):
+        return compute(operator(F.linear(x, w.t(), b), o))
+
+    with torch.no_grad():
+        got, calls, served = compiled(layer, *(t.xpu() for t in (x, w, b, o)))
+        assert calls == (0, 0) and sum(served[CHAIN].values()) == 1
+        assert counters["inductor"]["mkldnn_binary_unary_fusion_matcher_count"] == 1
+        assert relative(got, layer(*(t.double() for t in (x, w, b, o)))) < BOUND[dtype]
+
+
+def test_of_an_operator_and_a_function_that_is_taken_which_nobody_looks_into(monkeypatch):
+    x, w, o = torch.randn(2, 6, 8), torch.randn(8, 12), torch.randn(2, 6, 12)
+    on, wide = [t.xpu() for t in (x, w, o)], [t.double() for t in (x, w, o)]
+
+    def looked_into(x, w, o):
+        y = x @ w + o
+        return torch.sigmoid(y), y
+
+    with torch.no_grad():
+        got, calls, served = compiled(looked_into, *on)
+        assert calls == (0, 1) and CHAIN not in served
+        for ours, theirs in zip(got, looked_into(*wide), strict=True):
+            assert relative(ours, theirs) < 1e-6
+        got, calls, served = compiled(lambda x, w, o: torch.relu(x @ w + o), *on)  # loses a NaN in oneDNN
+        assert calls == (0, 1) and CHAIN not in served
+        assert relative(got, torch.relu(wide[0] @ wide[1] + wide[2])) < 1e-6
+        monkeypatch.setattr(functions, "has_short_vectors", lambda device: True)
+        torch._dynamo.reset()
+        with torch._inductor.config.patch(force_disable_caches=True):
+            for function, many in ((torch.tanh, 0), (torch.sigmoid, 1)):
+                got, calls, served = compiled(lambda x, w, o, f=function: f(x @ w + o), *on)
+                assert calls == (0, 1 - many) and sum(served.get(CHAIN, {}).values()) == many
+                assert relative(got, function(wide[0] @ wide[1] + wide[2])) < 1e-6
+
+
 def test_what_others_want_is_left_to_them():
     x, w = torch.randn(6, 8).xpu(), torch.randn(8, 12).xpu()
     with torch.no_grad():
@@ -251,4 +299,21 @@ def test_a_frozen_graph_makes_queries_keys_and_values_by_one_product(bias):
             with torch._inductor.config.patch(freezing=frozen):
                 got, _, served = compiled(alone, x.xpu())
             assert sum(ways["library"] for name, ways in served.items() if name.startswith(f"aten::{products}")) == many
+            assert fusions.fired()["merged_products"] == int(frozen)
             assert relative(got, want) < BOUND[torch.float32]
+
+
+def test_a_weight_that_the_model_joins_is_not_counted_as_merged():
+    class Joined(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = (nn.Parameter(torch.randn(8, 12)) for _ in range(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ torch.cat((self.a, self.b), 1)
+
+    model, x = Joined().eval(), torch.randn(5, 8)
+    with torch.no_grad(), torch._inductor.config.patch(freezing=True):
+        want = x.double() @ torch.cat((model.a, model.b), 1).double()
+        got, _, _ = compiled(model.xpu(), x.xpu())
+    assert relative(got, want) < 1e-6 and "merged_products" not in fusions.fired()

@@ -13,8 +13,8 @@ _OTHERS = ("fuse_attention", "binary_folding")
 def fired() -> Counter[str]:
     """Fusions of this process so far by name: ``mkldnn_unary_fusion``, ``fuse_attention`` ….
 
-    What Inductor's patterns replace without a counter of their own is not among them, such as products by frozen
-    weights (queries, keys, values) that become one.
+    ``merged_products``: by frozen weights, such as queries, keys and values, that became one (anyxpu.inductor.merged).
+    What Inductor's other patterns replace without a counter of their own is not among them.
 
     Inductor keeps them with a graph in its cache, so that one found there counts like one that is made;
     ``fuse_attention`` alone fires before that, and is missing where AOTAutograd's cache had the whole.

@@ -2,8 +2,9 @@
 
 Inductor's own passes make ``mkldnn::_linear_pointwise`` of frozen graphs for the CPU alone, and take a bias away from a
 product on a GPU, to add it in the kernel that follows. Here a product keeps its bias and takes along the function of
-its result (gelu, silu, tanh …) or the sum or product with another tensor, frozen or not, in inference and in training,
-wherever nobody else wants what lies between, and where oneDNN's own function is not the slower way.
+its result (gelu, silu, tanh …) or the sum or product with another tensor and a function of that, frozen or not, in
+inference and in training, wherever nobody else wants what lies between, and where oneDNN's own function is not the
+slower way.
 """
 
 from __future__ import annotations
@@ -127,9 +128,11 @@ def fuse(graph: Graph) -> None:
     for target in _PRODUCTS:  # a product's second operand may be another product's function
         for node in graph.find_nodes(op="call_function", target=target):
             product = _product(node)
-            if product is not None and _take_operand(graph, product):
-                counters["inductor"]["mkldnn_binary_fusion_matcher_count"] += 1
-                counters["inductor"]["mkldnn_binary_fusion_matcher_nodes"] += 2
+            nodes = 0 if product is None else _take_operand(graph, product)
+            if nodes:
+                kind = "binary" if nodes == 2 else "binary_unary"
+                counters["inductor"][f"mkldnn_{kind}_fusion_matcher_count"] += 1
+                counters["inductor"][f"mkldnn_{kind}_fusion_matcher_nodes"] += nodes
 
 
 def _value(node: Any) -> Tensor | None:
@@ -191,9 +194,24 @@ def _following(start: Node) -> Iterator[Node]:
                 yield user
 
 
-def _take_function(graph: Graph, product: _Product) -> int:
-    """Let it take along a function of its result; how many nodes that replaces, 0 if there is none."""
-    start, value = product.end, _value(product.end)
+@dataclass
+class _Followed:
+    """A function in a graph.
+
+    Attributes:
+        end: whose value it makes.
+        arguments: its name, scalars and algorithm, as ``mkldnn::_linear_pointwise`` has them.
+        nodes: how many make it.
+    """
+
+    end: Node
+    arguments: tuple[str, list[float], str]
+    nodes: int
+
+
+def _function_of(start: Node) -> _Followed | None:
+    """The longest function of what ``start`` makes that a product may take along, and that nobody else looks into."""
+    value = _value(start)
     assert value is not None
     table, best = _expressions(value.dtype), None
     for end in _following(start):
@@ -205,16 +223,22 @@ def _take_function(graph: Graph, product: _Product) -> int:
                 continue
             best = function, end, found
     if best is None:
-        return 0
+        return None
     function, end, found = best
     scalars = _scalars(function, found)
     if scalars is None:
+        return None
+    return _Followed(end, (function.name, scalars, function.algorithm), len(found.nodes))
+
+
+def _take_function(graph: Graph, product: _Product) -> int:
+    """Let it take along a function of its result; how many nodes that replaces, 0 if there is none."""
+    found = _function_of(product.end)
+    if found is None:
         return 0
-    rest = (function.name, scalars, function.algorithm)
-    _replace(
-        graph, product, end, torch.ops.mkldnn._linear_pointwise.default, lambda weight: (weight, product.bias, *rest)
-    )
-    return len(found.nodes) + 1
+    target = torch.ops.mkldnn._linear_pointwise.default
+    _replace(graph, product, found.end, target, lambda weight: (weight, product.bias, *found.arguments))
+    return found.nodes + 1
 
 
 def _scalars(function: _Function, found: Found) -> list[float] | None:
@@ -225,28 +249,33 @@ def _scalars(function: _Function, found: Found) -> list[float] | None:
     return [v for v in values if v is not None] or [-1]
 
 
-def _take_operand(graph: Graph, product: _Product) -> bool:
-    """Let it take along a sum, difference, product or quotient with another tensor of its shape."""
+def _take_operand(graph: Graph, product: _Product) -> int:
+    """Let it take along a sum, difference, product or quotient with a tensor of its shape, and a function of that.
+
+    Returns:
+        How many nodes that replaces: 0 for none, 2 for an operator alone.
+    """
     if len(product.end.users) != 1:
-        return False
+        return 0
     (user,) = product.end.users
     value, result = _value(product.end), _value(user)
     if user.target not in _BINARY or user.kwargs or value is None or result is None:
-        return False
+        return 0
     left, right = user.args
     other = right if left is product.end else left
     if left is not product.end and user.target in (aten.sub.Tensor, aten.div.Tensor):
-        return False
+        return 0
     if not isinstance(other, Node) or other is product.end or not _is_at_hand(other, value):
-        return False
-    attribute = _BINARY[user.target]
-    target = torch.ops.mkldnn._linear_pointwise.binary
+        return 0
+    attribute, then = _BINARY[user.target], _function_of(user)
+    target = torch.ops.mkldnn._linear_pointwise.binary if then is None else torch.ops.anyxpu._linear_pointwise.default
 
     def arguments(weight: Node) -> tuple[Any, ...]:
-        return (other if product.view is None else _flat(graph, other, product), weight, product.bias, attribute)
+        second = other if product.view is None else _flat(graph, other, product)
+        return (second, weight, product.bias, attribute, *(() if then is None else then.arguments))
 
-    _replace(graph, product, user, target, arguments)
-    return True
+    _replace(graph, product, user if then is None else then.end, target, arguments)
+    return 2 if then is None else 2 + then.nodes
 
 
 def _is_at_hand(other: Node, value: Tensor) -> bool:
@@ -348,9 +377,10 @@ def as_they_are(module: ModuleType) -> None:
 
     if not torch.backends.mkldnn.is_available():
         return
-    operator = torch.ops.mkldnn._linear_pointwise
+    operator, chain = torch.ops.mkldnn._linear_pointwise, torch.ops.anyxpu._linear_pointwise.default
 
     def change() -> None:
+        lowerings[chain] = fallback_handler(chain, False)
         for overload in (operator.default, operator.binary):
             lowerings[overload] = _by_device(lowerings[overload], fallback_handler(overload, False))
             _lowered.add(overload)

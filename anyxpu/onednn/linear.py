@@ -1,7 +1,9 @@
 """Linear layers with what follows them: ``mkldnn::_linear_pointwise`` and its form with a second operand.
 
 They have kernels for the CPU alone in a stock wheel. Here they are one oneDNN matmul with post-ops, or the operators
-one by one where oneDNN has no such primitive. Compiled graphs get them from :mod:`anyxpu.inductor.epilogues`.
+one by one where oneDNN has no such primitive. ``anyxpu::_linear_pointwise``, which torch lacks for linear layers and
+has for convolutions, is both: an operator, then a function. Compiled graphs get them from
+:mod:`anyxpu.inductor.epilogues`.
 """
 
 from __future__ import annotations
@@ -67,19 +69,43 @@ def linear_pointwise_binary(source: Tensor, other: Tensor, weight: Tensor, bias:
         ValueError: there is no such operator here.
         RuntimeError: the operands do not fit together.
     """
-    if attr not in functions.BINARY:
-        raise ValueError(f"no operator {attr!r} after {_WHAT} on xpu; there are {', '.join(functions.BINARY)}")
-    algorithm, operator = functions.BINARY[attr]
+    return linear_pointwise_chain(source, other, weight, bias, attr, None, (), None)
+
+
+def linear_pointwise_chain(
+    source: Tensor,
+    other: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    binary_attr: str,
+    unary_attr: str | None,
+    unary_scalars: Sequence[float | None],
+    unary_algorithm: str | None,
+) -> Tensor:
+    """anyxpu::_linear_pointwise: a linear layer, then an operator with ``other``, then a function.
+
+    Args:
+        source, weight, bias, other, binary_attr: as :func:`linear_pointwise_binary` has them.
+        unary_attr, unary_scalars, unary_algorithm: the function, as :func:`linear_pointwise` has it.
+
+    Raises:
+        ValueError: there is no such operator or function here.
+        RuntimeError: the operands do not fit together.
+    """
+    if binary_attr not in functions.BINARY:
+        raise ValueError(f"no operator {binary_attr!r} after {_WHAT} on xpu; there are {', '.join(functions.BINARY)}")
+    algorithm, operator = functions.BINARY[binary_attr]
+    function = functions.unary(unary_attr, unary_scalars, unary_algorithm, _WHAT)
     reason = _misfit(source, weight, bias)
     if reason is None and (other.dtype, other.shape) != (source.dtype, (*source.shape[:-1], weight.shape[0])):
         reason = "what follows has another shape or dtype"
     if reason is None:
-        result = _product(source, weight, bias, Then(algorithm), other)
+        result = _product(source, weight, bias, Then(algorithm, functions.eltwise(function)), other)
         if result is not NotImplemented:
             return result  # type: ignore[no-any-return]
         reason = "oneDNN does not make this product"
     _count(source, reason)
-    return operator(F.linear(source, weight, bias), other).contiguous()
+    return functions.apply(function, operator(F.linear(source, weight, bias), other)).contiguous()
 
 
 def _misfit(source: Tensor, weight: Tensor, bias: Tensor | None) -> str | None:

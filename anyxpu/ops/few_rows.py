@@ -6,7 +6,7 @@ of this kind it is oneDNN's (:mod:`anyxpu.onednn.matmul`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -40,13 +40,15 @@ def _product(
     b: Tensor,
     bias: Tensor | None = None,
     then: functions.Unary | None = None,
+    operator: str | None = None,
     other: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
     """``a @ b + bias`` and what follows it, in float32 and rounded once.
 
     Args:
-        then: a function; or the name of an operator, where ``other``, contiguous, is its second operand.
+        then: a function, of what the operator makes where there is one.
+        operator: Inductor's name of one, whose second operand is ``other``, contiguous.
         out: where it goes, contiguous; None: a new tensor.
     """
     from anyxpu.ops import few_rows_kernels as kernels  # Triton, which `import torch` does without
@@ -56,7 +58,8 @@ def _product(
     out = a.new_empty(m, n) if out is None else out
     name, numbers = then or ("none", ())
     pointers = (x, b, x if bias is None else bias.contiguous(), x if other is None else other, out)
-    follows = {"BIAS": bias is not None, "FUNCTION": name} | dict(zip("PQ", (*numbers, 0.0, 0.0), strict=False))
+    follows = {"BIAS": bias is not None, "OPERATOR": operator or "none", "FUNCTION": name}
+    follows |= dict(zip("PQ", (*numbers, 0.0, 0.0), strict=False))
     with current(a.device):
         if b.stride(0) == 1:
             block, lanes = _BLOCKS.get(m, 1), 16
@@ -117,33 +120,43 @@ def linear_pointwise(
     algorithm: str | None,
 ) -> Tensor:
     """mkldnn::_linear_pointwise, as :func:`anyxpu.onednn.linear.linear_pointwise` has it."""
-    result = _linear(source, weight, bias, lambda: functions.unary(attr, scalars, algorithm, "a linear layer"), None)
-    return linear.linear_pointwise(source, weight, bias, attr, scalars, algorithm) if result is None else result
+    if not _serves_layer(source, weight, bias):
+        return linear.linear_pointwise(source, weight, bias, attr, scalars, algorithm)
+    return _layer(source, weight, bias, functions.unary(attr, scalars, algorithm, "a linear layer"))
 
 
 def linear_pointwise_binary(source: Tensor, other: Tensor, weight: Tensor, bias: Tensor | None, attr: str) -> Tensor:
     """mkldnn::_linear_pointwise.binary, as :func:`anyxpu.onednn.linear.linear_pointwise_binary` has it."""
-    result = None
-    if attr in functions.BINARY and other.dtype == source.dtype and other.device == source.device:
-        result = _linear(source, weight, bias, lambda: (attr, ()), other)
-    return linear.linear_pointwise_binary(source, other, weight, bias, attr) if result is None else result
+    return linear_pointwise_chain(source, other, weight, bias, attr, None, (), None)
 
 
-def _linear(
+def linear_pointwise_chain(
     source: Tensor,
+    other: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    then: Callable[[], functions.Unary | None],
-    other: Tensor | None,
-) -> Tensor | None:
-    """A linear layer and what follows it, where it is such a product."""
+    binary_attr: str,
+    unary_attr: str | None,
+    unary_scalars: Sequence[float | None],
+    unary_algorithm: str | None,
+) -> Tensor:
+    """anyxpu::_linear_pointwise, as :func:`anyxpu.onednn.linear.linear_pointwise_chain` has it."""
+    function = unary_attr, unary_scalars, unary_algorithm
+    alike = (other.dtype, other.device, other.shape) == (source.dtype, source.device, (*source.shape[:-1], len(weight)))
+    if binary_attr not in functions.BINARY or not alike or not _serves_layer(source, weight, bias):
+        return linear.linear_pointwise_chain(source, other, weight, bias, binary_attr, *function)
+    return _layer(source, weight, bias, functions.unary(*function, "a linear layer"), binary_attr, other.contiguous())
+
+
+def _serves_layer(source: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether a linear layer is such a product."""
     if source.dtype not in matmul.SIXTEEN_BITS or not source.numel() or weight.dim() != 2:
-        return None
-    rows, shape = source.numel() // source.shape[-1], (*source.shape[:-1], weight.shape[0])
-    if rows > MOST_ROWS or (other is not None and other.shape != shape):
-        return None
-    matrix = weight.t()
-    x = source.reshape(rows, source.shape[-1])
-    if not _serves(x, matrix, bias):
-        return None
-    return _product(x, matrix, bias, then(), None if other is None else other.contiguous()).view(shape)
+        return False
+    rows = source.numel() // source.shape[-1]
+    return rows <= MOST_ROWS and _serves(source.reshape(rows, source.shape[-1]), weight.t(), bias)
+
+
+def _layer(source: Tensor, weight: Tensor, bias: Tensor | None, *follows: Any) -> Tensor:
+    """A linear layer and what follows it, as :func:`_product` has that."""
+    made = _product(source.reshape(-1, source.shape[-1]), weight.t(), bias, *follows)
+    return made.view(*source.shape[:-1], weight.shape[0])

@@ -31,11 +31,22 @@ def _chunk(
 
 
 @triton.jit
-def _then(x, other, at, mask, FUNCTION: tl.constexpr, P: tl.constexpr, Q: tl.constexpr):
-    """What follows a product in float32: a function by Inductor's name, of the numbers P and Q; or an operator.
+def _with(x, other, at, mask, OPERATOR: tl.constexpr):
+    """What an operator by Inductor's name makes of a product and of ``other``, read where the result goes."""
+    if OPERATOR == "add":
+        x = x + tl.load(other + at, mask=mask, other=0.0).to(tl.float32)
+    elif OPERATOR == "sub":
+        x = x - tl.load(other + at, mask=mask, other=0.0).to(tl.float32)
+    elif OPERATOR == "mul":
+        x = x * tl.load(other + at, mask=mask, other=0.0).to(tl.float32)
+    elif OPERATOR == "div":
+        x = x / tl.load(other + at, mask=mask, other=1.0).to(tl.float32)
+    return x
 
-    ``other``: the operator's second operand, read where the result goes.
-    """
+
+@triton.jit
+def _then(x, FUNCTION: tl.constexpr, P: tl.constexpr, Q: tl.constexpr):
+    """A function of float32 by Inductor's name, of the numbers P and Q."""
     if FUNCTION == "relu":
         x = activations.relu(x)
     elif FUNCTION == "leaky_relu":
@@ -56,14 +67,6 @@ def _then(x, other, at, mask, FUNCTION: tl.constexpr, P: tl.constexpr, Q: tl.con
         x = activations.gelu(x)
     elif FUNCTION == "gelu tanh":
         x = activations.gelu_tanh(x)
-    elif FUNCTION == "add":
-        x = x + tl.load(other + at, mask=mask, other=0.0).to(tl.float32)
-    elif FUNCTION == "sub":
-        x = x - tl.load(other + at, mask=mask, other=0.0).to(tl.float32)
-    elif FUNCTION == "mul":
-        x = x * tl.load(other + at, mask=mask, other=0.0).to(tl.float32)
-    elif FUNCTION == "div":
-        x = x / tl.load(other + at, mask=mask, other=1.0).to(tl.float32)
     return x
 
 
@@ -79,6 +82,7 @@ def by_rows(
     ROW,
     M: tl.constexpr,
     BIAS: tl.constexpr,
+    OPERATOR: tl.constexpr,
     FUNCTION: tl.constexpr,
     P: tl.constexpr,
     Q: tl.constexpr,
@@ -87,7 +91,7 @@ def by_rows(
     BN: tl.constexpr,
     BK: tl.constexpr,
 ):
-    """``x @ w.t() + bias``, and :func:`_then`. Grid: (blocks of BN rows of w,).
+    """``x @ w.t() + bias``, then :func:`_with` and :func:`_then`. Grid: (blocks of BN rows of w,).
 
     x ``(M, K)``, contiguous; w ``(N, K)``, ROW numbers apart. ``TAIL``: BK does not
     divide K. ``SUMS``: M * BN, or the power of two above it.
@@ -110,7 +114,7 @@ def by_rows(
     if BIAS:
         result += tl.load(bias + rows, mask=known, other=0.0).to(tl.float32)
     at = (index % M).to(tl.int64) * N + rows
-    result = _then(result, other, at, known, FUNCTION, P, Q)
+    result = _then(_with(result, other, at, known, OPERATOR), FUNCTION, P, Q)
     tl.store(out + at, result.to(out.dtype.element_ty), mask=known)
 
 
@@ -126,13 +130,14 @@ def by_columns(
     ROW,
     M: tl.constexpr,
     BIAS: tl.constexpr,
+    OPERATOR: tl.constexpr,
     FUNCTION: tl.constexpr,
     P: tl.constexpr,
     Q: tl.constexpr,
     MASKED: tl.constexpr,
     BN: tl.constexpr,
 ):
-    """``x @ w + bias``, and :func:`_then`. Grid: (blocks of BN columns,).
+    """``x @ w + bias``, then :func:`_with` and :func:`_then`. Grid: (blocks of BN columns,).
 
     x ``(M, K)``, contiguous; w ``(K, N)``, ROW numbers apart. ``MASKED``: BN does not divide N.
     """
@@ -152,5 +157,5 @@ def by_columns(
         if BIAS:
             result += tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)
         at = tl.full([BN], m, tl.int64) * N + columns
-        result = _then(result, other, at, inside, FUNCTION, P, Q)
+        result = _then(_with(result, other, at, inside, OPERATOR), FUNCTION, P, Q)
         tl.store(out + at, result.to(out.dtype.element_ty), mask=inside)

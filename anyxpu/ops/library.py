@@ -58,6 +58,13 @@ FUSED_FEW_ROWS = {
     "_linear_pointwise.binary": "few_rows.linear_pointwise_binary",
 }
 
+# Ours, which compiled graphs call (anyxpu.inductor.epilogues): torch has no such form of a linear layer.
+CHAIN = "_linear_pointwise"
+_CHAIN_ARGUMENTS = (
+    "(Tensor source, Tensor other, Tensor weight, Tensor? bias, str binary_attr, str? unary_attr,"
+    " Scalar?[] unary_scalars, str? unary_algorithm) -> Tensor"
+)
+
 # Those of 8-bit numbers, which Inductor makes of quantized models, under ``onednn::``.
 QUANTIZED: dict[str, str] = {
     "qlinear_prepack": "quantized.qlinear_prepack",
@@ -89,9 +96,12 @@ def register() -> None:
         quantized = {name: f"anyxpu.onednn.{function}" for name, function in QUANTIZED.items()}
         serve.register(quantized, "library", namespace="onednn")
         _give_shapes()
+    _define()
+    serve.register({CHAIN: "anyxpu.ops.few_rows.linear_pointwise_chain"}, "library", namespace="anyxpu")
 
 
 _shapes: list[torch.library.Library] = []  # registrations end with their Library
+_defined: list[torch.library.Library] = []
 
 
 def _give_shapes() -> None:
@@ -105,7 +115,14 @@ def _give_shapes() -> None:
         _shapes[0].impl(name, _linear_shape)
 
 
-def _linear_shape(source: Tensor, other: Tensor, weight: Tensor, bias: Tensor | None, attr: str) -> Tensor:
+def _define() -> None:
+    if not _defined:
+        _defined.append(torch.library.Library("anyxpu", "FRAGMENT"))
+        _defined[0].define(CHAIN + _CHAIN_ARGUMENTS)
+        _defined[0].impl(CHAIN, _linear_shape, "Meta")
+
+
+def _linear_shape(source: Tensor, other: Tensor, weight: Tensor, *rest: Any) -> Tensor:
     return source.new_empty((*source.shape[:-1], weight.shape[0]))
 
 
