@@ -6,7 +6,6 @@ CPU torch raises. What has 16 bits is computed in float32 and rounded once.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -334,60 +333,6 @@ def conj_physical_out(x: Tensor, *, out: Tensor) -> Any:
     out.real.copy_(x.real)
     out.imag.copy_(-x.imag)
     return out
-
-
-# --- statistics ---------------------------------------------------------------------------------------------------
-
-
-def var_mean(
-    x: Tensor, dim: list[int] | None = None, *, correction: float | None = None, keepdim: bool = False
-) -> Any:  # fmt: skip
-    """aten::var_mean.correction: the variance over ``dim``, and the mean; of complex numbers that of both parts."""
-    if x.is_complex() and not x.is_conj() and not x.is_neg():
-        parts = [var_mean(part, dim, correction=correction, keepdim=keepdim) for part in (x.real, x.imag)]
-        if NotImplemented in parts:
-            return NotImplemented
-        (one, real), (other, imaginary) = parts
-        return one + other, torch.view_as_complex(torch.stack((real, imaginary), -1))
-    if x.dtype not in _FLOATS or x.numel() == 0:
-        return NotImplemented
-    dims = list(range(x.dim())) if not dim else [d % max(x.dim(), 1) for d in dim]
-    if x.dim() == 0 or len(set(dims)) != len(dims) or any(not -x.dim() <= d < x.dim() for d in dim or ()):
-        return NotImplemented
-    count = math.prod(x.shape[d] for d in dims)
-    wide = _wide(x)
-    first = wide.mean(dims, keepdim=True)
-    # Made exact by the mean of what is left, so that equal numbers have a variance of 0; infinite ones have no rest.
-    rest = (wide - first).mean(dims, keepdim=True)
-    mean = torch.where(torch.isfinite(rest), first + rest, first)
-    squares = torch.square(torch.linalg.vector_norm(wide - mean, 2, dims, keepdim=keepdim))
-    left = max(0.0, count - (1 if correction is None else correction))
-    if not keepdim:
-        mean = mean.reshape(squares.shape)
-    return (squares / left).to(x.dtype), mean.to(x.dtype)
-
-
-def var(x: Tensor, dim: list[int] | None = None, *, correction: float | None = None, keepdim: bool = False) -> Any:
-    """aten::var.correction: the variance over ``dim``."""
-    made = var_mean(x, dim, correction=correction, keepdim=keepdim)
-    return made if made is NotImplemented else made[0]
-
-
-def std_mean(
-    x: Tensor, dim: list[int] | None = None, *, correction: float | None = None, keepdim: bool = False
-) -> Any:  # fmt: skip
-    """aten::std_mean.correction: the standard deviation over ``dim``, and the mean."""
-    made = var_mean(_wide(x), dim, correction=correction, keepdim=keepdim)
-    if made is NotImplemented:
-        return made
-    root = torch.sqrt(made[0])
-    return root if x.is_complex() else root.to(x.dtype), made[1].to(x.dtype)
-
-
-def std(x: Tensor, dim: list[int] | None = None, *, correction: float | None = None, keepdim: bool = False) -> Any:
-    """aten::std.correction: the standard deviation over ``dim``."""
-    made = std_mean(x, dim, correction=correction, keepdim=keepdim)
-    return made if made is NotImplemented else made[0]
 
 
 # --- selections ---------------------------------------------------------------------------------------------------

@@ -32,8 +32,8 @@ def sub(x, y, alpha):
 
 
 @triton.jit
-def rsub(x, y, alpha):
-    return y - x * alpha
+def rsub(x, y, alpha):  # of operands that the shim has changed round
+    return x - y * alpha
 
 
 @triton.jit

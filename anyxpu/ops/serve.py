@@ -50,6 +50,7 @@ _BY_CLASS = {
         "sparse",
         "taking",
         "unfolding",
+        "variances",
     )
 }
 

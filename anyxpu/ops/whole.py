@@ -53,6 +53,9 @@ _TAKES = {
     "filling.arange": "i##",
     "filling.arange_integers": "ill",
     "filling.triangle": "iiiil",
+    "variance.rows": "iii#",
+    "variance.columns": "iiii#",
+    "variance.together": "iiiii#",
 }
 NAMES = {
     torch.float32: "fp32",

@@ -287,6 +287,8 @@ bool read(const Row& row, const c10::FunctionSchema& schema, at::ArrayRef<IValue
     }
     ++call.count;
   }
+  // torch's rsub is sub the other way round, which decides how the result lies.
+  if (row.function == "rsub") std::swap(call.operands[0], call.operands[1]);
   if (row.out >= 0) {
     call.out = given[row.out].toTensor();
     if (!call.out.is_xpu() || call.out.layout() != c10::kStrided || type_of(call.out.scalar_type()) == nullptr)
