@@ -108,7 +108,8 @@ class _Runs(NamedTuple):
 
 def _runs(x: Tensor, dims: Sequence[int]) -> _Runs:
     """Of ``x`` as it lies, where that is dense, else of a copy. At least one run is reduced, if of one number."""
-    order = sorted(range(x.dim()), key=lambda d: (-int(x.stride(d)), d))
+    strides = x.stride()
+    order = sorted(range(x.dim()), key=lambda d: (-strides[d], d))
     sizes: list[int] = []
     reduced: list[bool] = []
     for d in order:
