@@ -115,21 +115,23 @@ def together(
     means, squares, mean, spread, parts, alike, C, N, chunk, left, OP: tl.constexpr, ROOT: tl.constexpr, L: tl.constexpr
 ):
     """Mean and variance of L of C results a program, whose parts are ``[parts, alike, C]``: ``alike`` runs of N numbers
-    in ``parts`` of ``chunk``, of which the last one has the rest."""
+    in ``parts`` of ``chunk``, of which the last one has the rest. Means are reckoned from the first part's, so that far
+    from 0 they lose no digits on the way."""
     lane = tl.program_id(0) * L + tl.arange(0, L)
     inside = lane < C
     count, plain = tl.zeros([L], OP), tl.zeros([L], OP)
     middle, sums = tl.zeros([L], OP), tl.zeros([L], OP)
+    first = tl.load(means + lane, mask=inside, other=0.0)
     for q in range(parts):
         size = (tl.minimum(chunk, N - q * chunk)).to(OP)
         for n in range(alike):
             at = (tl.cast(q, tl.int64) * alike + n) * C + lane
             more = tl.load(means + at, mask=inside, other=0.0)
-            away, total = more - middle, count + size
+            away, total = more - first - middle, count + size
             middle += away * (size / total)
             sums += tl.load(squares + at, mask=inside, other=0.0) + away * away * (count * (size / total))
             plain += more  # what infinite means add up to
             count = total
-    middle = tl.where(_is_finite(middle), middle, plain)
+    middle = tl.where(_is_finite(middle), first + middle, plain)
     tl.store(mean + lane, middle.to(mean.dtype.element_ty), mask=inside)
     tl.store(spread + lane, _finished(sums, left, ROOT).to(spread.dtype.element_ty), mask=inside)
