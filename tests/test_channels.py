@@ -119,6 +119,16 @@ def test_numbers_far_from_zero_keep_their_digits():
     near(got, F.batch_norm(x.double(), None, None, training=True), x.dtype, "far", 100)
 
 
+@pytest.mark.parametrize("shape", [(64, 3, 50, 50), (200_000, 3)], ids=str)
+def test_the_mean_of_many_numbers_far_from_zero_is_as_near_as_float32_is(shape):
+    x = torch.randn(shape) + 1000
+    _, mean, rstd = torch.ops.aten.native_batch_norm(x.to("xpu"), None, None, None, None, True, 0.1, 0.0)
+    wide = x.double().transpose(0, 1).reshape(3, -1)
+    if not simulate.active():
+        torch.testing.assert_close(mean.cpu().double(), wide.mean(1), rtol=1.2e-7, atol=0)
+        torch.testing.assert_close(rstd.cpu().double(), wide.var(1, correction=0).rsqrt(), rtol=4e-6, atol=0)
+
+
 def test_statistics_that_are_returned():
     """Mean and 1 / sqrt(variance + eps), in float32 for 16 bits as on every accelerator; nothing in inference."""
     x = torch.randn(4, 6, 5, 5).bfloat16()

@@ -80,14 +80,17 @@ def statistics(
     inside = c < C
     count = tl.zeros([L], OP)
     middle, spread = tl.zeros([L], OP), tl.zeros([L], OP)
+    # Means are reckoned from the first part's: far from 0 they would lose digits on the way.
+    first = tl.load(means + c, mask=inside, other=0.0)
     for q in range(parts):
         n_begin, n_end, s_begin, s_end = _part(N, S, PS, CN, CS, q)
         more = ((n_end - n_begin) * (s_end - s_begin)).to(OP)
-        away = tl.load(means + q * C + c, mask=inside, other=0.0) - middle
+        away = tl.load(means + q * C + c, mask=inside, other=0.0) - first - middle
         total = count + more
         middle += away * (more / total)
         spread += tl.load(squares + q * C + c, mask=inside, other=0.0) + away * away * (count * (more / total))
         count = total
+    middle = tl.where(tl.abs(first) < float("inf"), first + middle, first)
     variance = spread / count
     tl.store(mean + c, middle, mask=inside)
     tl.store(rstd + c, 1 / tl.sqrt(variance + eps.to(OP)), mask=inside)
