@@ -129,6 +129,8 @@ def test_what_does_not_exist_or_fit_is_refused():
         mkldnn._linear_pointwise(y[:, 1:], v, c, "relu", [-1], "")
     with pytest.raises(RuntimeError):
         mkldnn._linear_pointwise(y, v, c[1:], "relu", [-1], "")
+    with pytest.raises(RuntimeError):  # a weight without dimensions
+        torch.ops.anyxpu._linear_pointwise(y.half(), y.half(), v[0, 0].half(), None, "add", "tanh", [], "")
 
 
 def test_compiled_graphs_know_the_shape_without_the_device():

@@ -209,7 +209,8 @@ def test_random_layouts_and_broadcasts(seed, full):
                 base = base.nan_to_num(1.0, 2.0, -2.0)
             if dtype.is_floating_point or not cut or (name in ("lerp", "rsub") and dtype != torch.bool):
                 # The CPU multiplies 16 bits by a tensor without dimensions that 16 bits do not hold; CUDA does not.
-                # And its vectors round lerp once, its other loops twice: of operands of 1e9 that cancel, it shows.
+                # And its vectors round lerp and rsub once, its other loops twice: where operands of 1e9 cancel, it
+                # shows.
                 base = base.clamp(-100, 100)
             operands.append((view, base))
         here = [view.of(base) for view, base in operands]

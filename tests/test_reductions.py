@@ -265,8 +265,8 @@ def test_what_nothing_comes_to_is_the_cpus_and_no_hosts(dtype):
 
 
 @pytest.mark.not_simulated("there the host serves nothing meanwhile")
-def test_norms_and_variances_are_the_kernels_from_the_first_call(run_python, tmp_path):
-    """The host adds the squares one after the other, and would be 1e-4 off."""
+def test_norms_and_variances_have_their_digits_from_the_first_call(run_python, tmp_path):
+    """The host adds a norm's squares one after the other, and would be 1e-4 off; a variance it may serve at first."""
     source = """
     import torch, anyxpu.ops
     x = torch.rand(1 << 22) - 0.25

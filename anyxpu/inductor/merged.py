@@ -1,8 +1,8 @@
 """Products of one operand that Inductor makes one of in frozen graphs, such as queries, keys and values: counted.
 
 A graph that is not frozen keeps them apart: its weights would be joined at every call, or once more in memory. With
-oneDNN's kept weights one product of 128 to 512 rows took 0.87 to 1.17 of the time of three, of float32 and bfloat16
-(two cores with AVX2); it was ahead, by 1.6 to 1.7, for one row and weights that stay in the cache.
+oneDNN's kept weights, products of 64 to 512 rows took 0.87 to 1.17 of the time of the one that they would become, in
+float32 and bfloat16 (two cores with AVX2); 1.6 to 1.7 of it for one row and weights that stay in the cache.
 """
 
 from __future__ import annotations

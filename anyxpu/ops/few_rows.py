@@ -142,7 +142,8 @@ def linear_pointwise_chain(
 ) -> Tensor:
     """anyxpu::_linear_pointwise, as :func:`anyxpu.onednn.linear.linear_pointwise_chain` has it."""
     function = unary_attr, unary_scalars, unary_algorithm
-    alike = (other.dtype, other.device, other.shape) == (source.dtype, source.device, (*source.shape[:-1], len(weight)))
+    shape = (*source.shape[:-1], *weight.shape[:1])
+    alike = (other.dtype, other.device, other.shape) == (source.dtype, source.device, shape)
     if binary_attr not in functions.BINARY or not alike or not _serves_layer(source, weight, bias):
         return linear.linear_pointwise_chain(source, other, weight, bias, binary_attr, *function)
     return _layer(source, weight, bias, functions.unary(*function, "a linear layer"), binary_attr, other.contiguous())

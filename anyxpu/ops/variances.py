@@ -18,8 +18,8 @@ from anyxpu.ops import launching, whole
 from anyxpu.ops.current_device import current
 
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-# Numbers of a part, which the second and third reading find in a cache; a GPU's is its last one, and there one program
-# goes through all parts of a result.
+# Numbers of a part, which the second and third reading find in a cache. A GPU's last cache holds more, and parts are to
+# be few there: one program goes through all of a result's.
 _PART = {"cpu": 1 << 14, "gpu": 1 << 18}
 _LEAST = 1 << 12  # that a part has where parts are made to occupy a device
 _TILE = 1024  # numbers that a program holds of rows
