@@ -254,10 +254,27 @@ TABLE: tuple[Patch, ...] = (
         "product-epilogues",
         f"{_INDUCTOR}.codegen.common",
         ("register_backend_for_device", "custom_backend_passes"),
-        "anyxpu.inductor.epilogues:offer",
-        "what follows a product on a GPU, the bias too, is left to a kernel that reads the product again, and weights "
-        "of 8 bits are written wider before each product",
-        "compiled linear layers are slower, by a pass over their results, or over their weights where those are narrow",
+        "anyxpu.inductor.passes:offer",
+        "what follows a product or a convolution on a GPU, the bias too, is left to a kernel that reads it again, and "
+        "weights of 8 bits are written wider before each product",
+        "compiled linear layers and convolutions are slower, by a pass over their results, or over a layer's weights "
+        "where those are narrow",
+    ),
+    Patch(
+        "conv-epilogues",
+        f"{_INDUCTOR}.kernel.conv",
+        ("conv_layout", "ir.ExternKernel.require_stride_order", "ir.NHWC_STRIDE_ORDER"),
+        "anyxpu.inductor.convolutions:lower",
+        "there is no lowering for a convolution with what follows it, but for frozen graphs",
+        "compiled convolutions are slower, by a pass over their results",
+    ),
+    Patch(
+        "conv-epilogues-layout",
+        f"{_INDUCTOR}.graph",
+        ("is_mkldnn_conv",),
+        "anyxpu.inductor.convolutions:prefer_channels_last",
+        "such convolutions are none when layouts are decided on",
+        "compiled convolutions are slower, as their activations are contiguous",
     ),
     Patch(
         "product-operands",

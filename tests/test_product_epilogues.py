@@ -37,6 +37,7 @@ FUNCTIONS = {
     "leaky_relu": lambda x: F.leaky_relu(x, 0.2),
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
+    "relu": torch.relu,
 }
 FUSED = ("mkldnn::_linear_pointwise", "mkldnn::_linear_pointwise.binary")
 
@@ -94,7 +95,7 @@ def test_with_short_registers_those_stay_alone_that_onednn_is_slow_at(function, 
     compute, (x, w) = FUNCTIONS[function], (torch.randn(6, 8), torch.randn(8, 12))
     with torch.no_grad():
         got, calls, _ = compiled(lambda x, w: compute(x @ w), x.xpu(), w.xpu())
-    assert calls == (int(function in ("hardswish", "leaky_relu", "sigmoid")), 0)
+    assert calls == (int(function in ("hardswish", "leaky_relu", "sigmoid", "relu")), 0)
     assert relative(got, compute(x.double() @ w.double())) < BOUND[torch.float32]
 
 
@@ -111,11 +112,22 @@ def test_a_function_with_another_constant_is_another_function():
             assert relative(got, almost(x.double() @ w.double())) < BOUND[torch.float32]
 
 
+def test_relu_keeps_nan_and_makes_zeros_without_a_sign():
+    values = [math.nan, math.inf, 2.0, 1e-30, 0.0, -0.0, -1e-30, -2.0, -1e30]
+    x, w = torch.tensor([[value, 0.0] for value in values]), torch.tensor([[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]])
+    for rows in (x, x.repeat(40, 1)):  # few, of which a kernel of ours may make the product, and many
+        with torch.no_grad():
+            got, calls, _ = compiled(lambda x, w: torch.relu(x @ w), rows.xpu(), w.xpu())
+        assert calls == (1, 0)
+        torch.testing.assert_close(got.cpu(), torch.relu(rows @ w), rtol=0, atol=0, equal_nan=True)
+        assert not got.cpu().signbit().any()
+
+
 def test_functions_that_would_lose_a_nan_stay_where_they_are():
     x, w = torch.randn(6, 8), torch.randn(8, 12)
     x[0, 0] = math.nan
     with torch.no_grad():
-        for function in (torch.relu, F.hardsigmoid, F.relu6, lambda x: F.leaky_relu(x, 0.0)):
+        for function in (F.hardsigmoid, F.relu6, lambda x: F.leaky_relu(x, 0.0)):
             got, calls, _ = compiled(lambda x, w, f=function: f(x @ w), x.xpu(), w.xpu())
             assert calls == (0, 0)
             assert got[0].isnan().all() and not got[1:].isnan().any()
@@ -199,9 +211,9 @@ def test_of_an_operator_and_a_function_that_is_taken_which_nobody_looks_into(mon
         assert calls == (0, 1) and CHAIN not in served
         for ours, theirs in zip(got, looked_into(*wide), strict=True):
             assert relative(ours, theirs) < 1e-6
-        got, calls, served = compiled(lambda x, w, o: torch.relu(x @ w + o), *on)  # loses a NaN in oneDNN
+        got, calls, served = compiled(lambda x, w, o: F.relu6(x @ w + o), *on)  # loses a NaN in oneDNN
         assert calls == (0, 1) and CHAIN not in served
-        assert relative(got, torch.relu(wide[0] @ wide[1] + wide[2])) < 1e-6
+        assert relative(got, F.relu6(wide[0] @ wide[1] + wide[2])) < 1e-6
         monkeypatch.setattr(functions, "has_short_vectors", lambda device: True)
         torch._dynamo.reset()
         with torch._inductor.config.patch(force_disable_caches=True):

@@ -13,6 +13,8 @@ _OTHERS = ("fuse_attention", "binary_folding")
 def fired() -> Counter[str]:
     """Fusions of this process so far by name: ``mkldnn_unary_fusion``, ``fuse_attention`` ….
 
+    ``norm_folding``: batch norms that a convolution took along without freezing (anyxpu.inductor.convolutions).
+
     ``merged_products``: by frozen weights, such as queries, keys and values, that became one (anyxpu.inductor.merged).
     What Inductor's other patterns replace without a counter of their own is not among them.
 

@@ -11,6 +11,7 @@ import torch
 from torch.fx import Node
 
 _COMMUTATIVE = (torch.ops.aten.mul.Tensor, torch.ops.aten.add.Tensor)
+_CONVERT = torch.ops.prims.convert_element_type.default
 
 
 @dataclass(frozen=True)
@@ -31,31 +32,42 @@ class Found:
     Attributes:
         nodes: of it, the last one among them, the one it starts from not.
         parameters: the numbers it is given there, by those it was traced with.
+        operands: the tensors it is given there besides the first, by their places.
     """
 
     nodes: set[Node] = field(default_factory=set)
     parameters: dict[float, float] = field(default_factory=dict)
+    operands: dict[int, Node] = field(default_factory=dict)
 
 
 class Expression:
-    """A function of one tensor as Inductor decomposes it.
+    """A function as Inductor decomposes it.
 
     Args:
-        function: of a tensor, then of ``parameters``.
-        dtype: of the tensor; Inductor converts 16 bits on the way.
+        function: of the tensors, then of ``parameters``.
+        examples: of the tensors; Inductor converts 16 bits on the way. Of the first it is sought, and may be found with
+            any others.
         parameters: as which numbers the function is traced with.
     """
 
     def __init__(
-        self, function: Callable[..., torch.Tensor], dtype: torch.dtype, parameters: Sequence[Parameter] = ()
+        self,
+        function: Callable[..., torch.Tensor],
+        examples: Sequence[torch.Tensor],
+        parameters: Sequence[Parameter] = (),
     ) -> None:
         from torch._inductor.decomposition import select_decomp_table
         from torch.fx.experimental.proxy_tensor import make_fx
 
         values = [parameter.value for parameter in parameters]
-        graph = make_fx(lambda x: function(x, *values), select_decomp_table())(torch.ones(2, dtype=dtype)).graph
+        trace = make_fx(lambda *tensors: function(*tensors, *values), select_decomp_table(), tracing_mode="fake")
+        graph = trace(*examples).graph
+        for node in graph.find_nodes(op="call_function", target=_CONVERT):
+            if node.args[0].meta["val"].dtype == node.args[1]:  # Inductor takes these away
+                node.replace_all_uses_with(node.args[0])
         graph.eliminate_dead_code()
-        (self._start,) = graph.find_nodes(op="placeholder")
+        self._start, *operands = graph.find_nodes(op="placeholder")
+        self._operands: dict[Node, int] = {operand: place for place, operand in enumerate(operands)}
         self.end: Node = graph.output_node().args[0]  # type: ignore[assignment]
         self._parameters = frozenset(values)
 
@@ -67,12 +79,14 @@ class Expression:
     def _same(self, mine: Any, theirs: Any, start: Node, found: Found) -> bool:
         if mine is self._start:
             return theirs is start
+        if mine in self._operands:
+            return isinstance(theirs, Node) and found.operands.setdefault(self._operands[mine], theirs) is theirs
         if isinstance(mine, Node):
             if not isinstance(theirs, Node) or theirs.op != "call_function" or theirs.target != mine.target:
                 return False
             if theirs.kwargs != mine.kwargs:
                 return False
-            nodes, parameters = set(found.nodes), dict(found.parameters)
+            before = set(found.nodes), dict(found.parameters), dict(found.operands)
             orders = [theirs.args]
             if mine.target in _COMMUTATIVE:
                 orders.append(theirs.args[::-1])
@@ -80,7 +94,8 @@ class Expression:
                 if self._all_same(mine.args, order, start, found):
                     found.nodes.add(theirs)
                     return True
-                found.nodes, found.parameters = set(nodes), dict(parameters)
+                nodes, parameters, operands = before
+                found.nodes, found.parameters, found.operands = set(nodes), dict(parameters), dict(operands)
             return False
         if isinstance(mine, list | tuple):
             return isinstance(theirs, list | tuple) and self._all_same(mine, theirs, start, found)

@@ -114,12 +114,13 @@ def saved_weights_as_they_are(module: ModuleType) -> None:
     """
     import torch
 
+    ours, convolution = torch.ops.anyxpu._convolution_pointwise.default, torch.ops.aten.convolution.default
     original = module.GraphLowering.find_nodes_prefer_channels_last
 
     def find_nodes_prefer_channels_last(self: Any) -> Any:
         found = original(self)
         for node in self.module.graph.nodes:
-            if node.target is torch.ops.aten.convolution.default:
+            if node.target in (convolution, ours):
                 weight = node.args[1]
                 if weight.op == "placeholder" and weight.meta["val"].device.type == "xpu":
                     found.discard(weight)

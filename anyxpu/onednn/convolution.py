@@ -183,7 +183,7 @@ def channels_last_strides(shape: Sequence[int]) -> tuple[int, ...]:
     return (permuted[0], permuted[-1], *permuted[1:-1])
 
 
-class _Step:
+class Step:
     """One primitive of a convolution with the reorders around it.
 
     Args:
@@ -234,7 +234,7 @@ class _Step:
             addresses.append(operand.data_ptr())
         if into is not None:
             lib().note_written(into.data_ptr())
-        results = [into] if into is not None else self._fresh()
+        results = [into] if into is not None else self.fresh()
         changes = []
         for result, back in zip(results, self.after, strict=True):
             address = result.data_ptr()
@@ -250,11 +250,12 @@ class _Step:
             run(primitive, stream, device, source, target)
         return results
 
-    def _fresh(self) -> list[Tensor]:
+    def fresh(self) -> list[Tensor]:
+        """Memory for the results, in their layouts."""
         return [torch.empty_strided(*layout, dtype=self.dtype, device=self.device) for layout in self.results]
 
 
-class _Builder:
+class Builder:
     """Makes the steps of one problem; the operands' strides are those of the tensors that will be passed."""
 
     def __init__(self, problem: Problem) -> None:
@@ -262,7 +263,7 @@ class _Builder:
         self.what = str(problem)
         self.engine = engine.engine(problem.device.index)
 
-    def step(self, direction: str, strides: dict[Arg, tuple[int, ...]]) -> _Step:
+    def step(self, direction: str, strides: dict[Arg, tuple[int, ...]]) -> Step:
         """The step of one direction.
 
         Args:
@@ -282,7 +283,7 @@ class _Builder:
                 continue
             dense = self.problem.gradient_strides(arg, shapes[arg])
             outputs[arg] = (shapes[arg], dense, self._given(arg, shapes[arg], dense))
-        return _Step(self.problem, description, inputs, outputs)
+        return Step(self.problem, description, inputs, outputs)
 
     def _shapes(self) -> dict[Arg, tuple[int, ...]]:
         """torch's shape of every operand there may be."""
@@ -291,7 +292,7 @@ class _Builder:
         return {
             **dict.fromkeys((Arg.SRC, Arg.DIFF_SRC), p.source),
             **dict.fromkeys((Arg.WEIGHTS, Arg.DIFF_WEIGHTS), p.weight),
-            **dict.fromkeys((Arg.DST, Arg.DIFF_DST), p.result),
+            **dict.fromkeys((Arg.DST, Arg.DIFF_DST, Arg.FIRST_POST_OP), p.result),
             **dict.fromkeys((Arg.BIAS, Arg.DIFF_BIAS), bias),
         }
 
@@ -310,7 +311,7 @@ class _Builder:
     def _describe(self, direction: str, attributes: int) -> PrimitiveDesc:
         p, geometry = self.problem, self.problem.geometry
         source, result = self._wanted(p.source), self._wanted(p.result)
-        if p.attributes.beta:  # what is added to lies where torch put it
+        if p.attributes.beta or p.attributes.binary:  # what is added, or added to, lies where torch put it
             result = MemoryDesc.plain(p.result, p.dtype, p.dense_strides(p.result))
         weight = MemoryDesc.any(p.weight_operand(contiguous_strides(p.weight))[0], p.dtype)
         bias = MemoryDesc.plain((p.result[1],), p.dtype, (1,)) if p.bias else None
@@ -331,7 +332,7 @@ class _Builder:
 
 
 _INPUTS = {
-    FORWARD: (Arg.SRC, Arg.WEIGHTS, Arg.BIAS),
+    FORWARD: (Arg.SRC, Arg.WEIGHTS, Arg.BIAS, Arg.FIRST_POST_OP),
     BACKWARD_DATA: (Arg.DIFF_DST, Arg.WEIGHTS),
     BACKWARD_WEIGHTS: (Arg.SRC, Arg.DIFF_DST),
 }
@@ -367,7 +368,7 @@ class Forward:
     """The plan of a convolution that oneDNN serves."""
 
     def __init__(self, problem: Problem, tensors: dict[Arg, Tensor]) -> None:
-        self.step = _Builder(problem).step(FORWARD, {arg: t.stride() for arg, t in tensors.items()})
+        self.step = Builder(problem).step(FORWARD, {arg: t.stride() for arg, t in tensors.items()})
 
     def forward(self, source: Tensor, weight: Tensor, bias: Tensor | None, *geometry: Any) -> Tensor:
         operands = (source, weight) if bias is None else (source, weight, bias)
@@ -376,7 +377,7 @@ class Forward:
 
 class _Backward:
     def __init__(self, problem: Problem, tensors: dict[Arg, Tensor], mask: Sequence[bool]) -> None:
-        builder = _Builder(problem)
+        builder = Builder(problem)
         strides = {arg: t.stride() for arg, t in tensors.items()}
         self.mask = tuple(mask)
         self.data = builder.step(BACKWARD_DATA, strides) if mask[0] else None

@@ -11,24 +11,31 @@ from torch import Tensor
 from anyxpu.onednn.capi import Algorithm
 from anyxpu.runtime.vectors import has_short_vectors
 
-Eltwise = tuple[Algorithm, float, float]
-"""oneDNN's algorithm and its two factors."""
+Eltwise = tuple[tuple[Algorithm, float, float], ...]
+"""oneDNN's algorithms, one after the other, each with its two factors."""
 
 Unary = tuple[str, tuple[float, ...]]
 """A name of the table below, and the function's parameters."""
 
+# oneDNN's relu makes 0 of NaN, and a NaN that is lost is not found again: it is x * min(max(x * greatest, 0), 1), and
+# then 1 * that + 0, which makes 0 of -0. What differs from torch's is the value at -inf, NaN.
+RELU: Eltwise = (
+    (Algorithm.ELTWISE_HARDSWISH, torch.finfo(torch.float32).max, 0.0),
+    (Algorithm.ELTWISE_LINEAR, 1.0, 0.0),
+)
+
 # Inductor's name of a function -> oneDNN's with its two factors, given Inductor's scalars; and torch's.
 _UNARY: dict[str, tuple[Callable[..., Eltwise], Callable[..., Tensor]]] = {
-    "relu": (lambda: (Algorithm.ELTWISE_RELU, 0.0, 0.0), F.relu),
-    "leaky_relu": (lambda slope: (Algorithm.ELTWISE_RELU, slope, 0.0), F.leaky_relu),
-    "sigmoid": (lambda: (Algorithm.ELTWISE_LOGISTIC, 0.0, 0.0), torch.sigmoid),
-    "tanh": (lambda: (Algorithm.ELTWISE_TANH, 0.0, 0.0), torch.tanh),
-    "hardswish": (lambda: (Algorithm.ELTWISE_HARDSWISH, 1 / 6, 0.5), F.hardswish),
-    "hardsigmoid": (lambda: (Algorithm.ELTWISE_HARDSIGMOID, 1 / 6, 0.5), F.hardsigmoid),
-    "hardtanh": (lambda low, high: (Algorithm.ELTWISE_CLIP, low, high), F.hardtanh),
-    "swish": (lambda: (Algorithm.ELTWISE_SWISH, 1.0, 0.0), F.silu),
-    "gelu none": (lambda: (Algorithm.ELTWISE_GELU_ERF, 0.0, 0.0), F.gelu),
-    "gelu tanh": (lambda: (Algorithm.ELTWISE_GELU_TANH, 0.0, 0.0), lambda x: F.gelu(x, approximate="tanh")),
+    "relu": (lambda: RELU, F.relu),
+    "leaky_relu": (lambda slope: ((Algorithm.ELTWISE_RELU, slope, 0.0),), F.leaky_relu),
+    "sigmoid": (lambda: ((Algorithm.ELTWISE_LOGISTIC, 0.0, 0.0),), torch.sigmoid),
+    "tanh": (lambda: ((Algorithm.ELTWISE_TANH, 0.0, 0.0),), torch.tanh),
+    "hardswish": (lambda: ((Algorithm.ELTWISE_HARDSWISH, 1 / 6, 0.5),), F.hardswish),
+    "hardsigmoid": (lambda: ((Algorithm.ELTWISE_HARDSIGMOID, 1 / 6, 0.5),), F.hardsigmoid),
+    "hardtanh": (lambda low, high: ((Algorithm.ELTWISE_CLIP, low, high),), F.hardtanh),
+    "swish": (lambda: ((Algorithm.ELTWISE_SWISH, 1.0, 0.0),), F.silu),
+    "gelu none": (lambda: ((Algorithm.ELTWISE_GELU_ERF, 0.0, 0.0),), F.gelu),
+    "gelu tanh": (lambda: ((Algorithm.ELTWISE_GELU_TANH, 0.0, 0.0),), lambda x: F.gelu(x, approximate="tanh")),
 }
 
 # Inductor's name of an operator with a second operand -> oneDNN's and torch's.
@@ -77,9 +84,9 @@ def unary(name: str | None, scalars: Sequence[float | None], algorithm: str | No
     return name, given[:wanted]
 
 
-def eltwise(function: Unary | None) -> Eltwise | None:
-    """As oneDNN has it."""
-    return None if function is None else _UNARY[function[0]][0](*function[1])
+def eltwise(function: Unary | None) -> Eltwise:
+    """As oneDNN has it; empty for none."""
+    return () if function is None else _UNARY[function[0]][0](*function[1])
 
 
 def apply(function: Unary | None, x: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor
 from anyxpu.onednn import capi, engine
 from anyxpu.onednn.capi import Algorithm, Arg
 from anyxpu.onednn.fallbacks import COMPOSED, FLOAT32, HOST, Declined, Fallback, count, named
-from anyxpu.onednn.functions import Eltwise
+from anyxpu.onednn.functions import RELU, Eltwise
 from anyxpu.onednn.packing import PackedProduct
 from anyxpu.onednn.primitive import Attributes, Executable, MemoryDesc, PrimitiveDesc, SignatureCache, run
 from anyxpu.shim import lib
@@ -47,7 +47,7 @@ class Then:
     """
 
     binary: Algorithm | None = None
-    eltwise: Eltwise | None = None
+    eltwise: Eltwise = ()
 
 
 NOTHING = Then()
@@ -544,8 +544,8 @@ def baddbmm_(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float =
     return _added(3, c, a, b, c, alpha, beta)
 
 
-_RELU = Then(eltwise=(Algorithm.ELTWISE_RELU, 0.0, 0.0))
-_GELU = Then(eltwise=(Algorithm.ELTWISE_GELU_ERF, 0.0, 0.0))
+_RELU = Then(eltwise=RELU)
+_GELU = Then(eltwise=((Algorithm.ELTWISE_GELU_ERF, 0.0, 0.0),))
 
 
 def addmm_activation(

@@ -116,7 +116,7 @@ class Attributes:
         deterministic: the same operands give the same bits in every run.
         binary: an operator between what these make and another operand, :attr:`Arg.FIRST_POST_OP`, as (algorithm,
             that operand's shape, strides, dtype); None for none. Not together with ``alpha`` or ``beta``.
-        eltwise: a function applied to what these make, as (algorithm, its alpha, its beta); None for none.
+        eltwise: functions applied to what these make, each as (algorithm, its alpha, its beta).
         zero_point: of the destination's old value, taken from it before ``beta``.
         scales, zero_points: of operands that are quantized (:attr:`Arg.SRC_SCALE` and the like are their values).
         widened: weights of integers are computed with as ``math_mode`` has it, like the source's numbers.
@@ -127,7 +127,7 @@ class Attributes:
     math_mode: str = "none"
     deterministic: bool = False
     binary: tuple[Algorithm, tuple[int, ...], tuple[int, ...], torch.dtype] | None = None
-    eltwise: tuple[Algorithm, float, float] | None = None
+    eltwise: tuple[tuple[Algorithm, float, float], ...] = ()
     zero_point: int = 0
     scales: tuple[Factors, ...] = ()
     zero_points: tuple[Factors, ...] = ()
@@ -157,8 +157,8 @@ class Attributes:
                 algorithm, shape, strides, dtype = self.binary
                 operand = MemoryDesc.plain(shape, dtype, strides)
                 capi.call("post_ops_append_binary", post_ops, algorithm, operand.handle, what=what)
-            if self.eltwise is not None:
-                capi.call("post_ops_append_eltwise", post_ops, *self.eltwise, what=what)
+            for function in self.eltwise:
+                capi.call("post_ops_append_eltwise", post_ops, *function, what=what)
             capi.call("primitive_attr_set_post_ops", attributes, post_ops, what=what)  # copies them
         finally:
             capi.library().post_ops_destroy(post_ops)

@@ -58,12 +58,22 @@ FUSED_FEW_ROWS = {
     "_linear_pointwise.binary": "few_rows.linear_pointwise_binary",
 }
 
-# Ours, which compiled graphs call (anyxpu.inductor.epilogues): torch has no such form of a linear layer.
-CHAIN = "_linear_pointwise"
-_CHAIN_ARGUMENTS = (
-    "(Tensor source, Tensor other, Tensor weight, Tensor? bias, str binary_attr, str? unary_attr,"
-    " Scalar?[] unary_scalars, str? unary_algorithm) -> Tensor"
-)
+# Ours, which compiled graphs call (anyxpu.inductor): torch has no such form of a linear layer, nor of a convolution.
+CHAINS = {
+    "_linear_pointwise": "anyxpu.ops.few_rows.linear_pointwise_chain",
+    "_convolution_pointwise": "anyxpu.onednn.fused.convolution_chain",
+}
+_ARGUMENTS = {
+    "_linear_pointwise": (
+        "(Tensor source, Tensor other, Tensor weight, Tensor? bias, str binary_attr, str? unary_attr,"
+        " Scalar?[] unary_scalars, str? unary_algorithm) -> Tensor"
+    ),
+    "_convolution_pointwise": (
+        "(Tensor source, Tensor weight, Tensor? bias, Tensor? mean, Tensor? variance, Tensor? scale, Tensor? shift,"
+        " float eps, Tensor? other, int[] stride, int[] padding, int[] dilation, int groups, str? attr,"
+        " Scalar?[] scalars, str? algorithm) -> Tensor"
+    ),
+}
 
 # Those of 8-bit numbers, which Inductor makes of quantized models, under ``onednn::``.
 QUANTIZED: dict[str, str] = {
@@ -97,7 +107,7 @@ def register() -> None:
         serve.register(quantized, "library", namespace="onednn")
         _give_shapes()
     _define()
-    serve.register({CHAIN: "anyxpu.ops.few_rows.linear_pointwise_chain"}, "library", namespace="anyxpu")
+    serve.register(CHAINS, "library", namespace="anyxpu")
 
 
 _shapes: list[torch.library.Library] = []  # registrations end with their Library
@@ -118,12 +128,20 @@ def _give_shapes() -> None:
 def _define() -> None:
     if not _defined:
         _defined.append(torch.library.Library("anyxpu", "FRAGMENT"))
-        _defined[0].define(CHAIN + _CHAIN_ARGUMENTS)
-        _defined[0].impl(CHAIN, _linear_shape, "Meta")
+        shapes = {"_linear_pointwise": _linear_shape, "_convolution_pointwise": _convolution_shape}
+        for name, arguments in _ARGUMENTS.items():
+            _defined[0].define(name + arguments)
+            torch.library.register_fake(f"anyxpu::{name}", shapes[name], lib=_defined[0])
 
 
 def _linear_shape(source: Tensor, other: Tensor, weight: Tensor, *rest: Any) -> Tensor:
     return source.new_empty((*source.shape[:-1], weight.shape[0]))
+
+
+def _convolution_shape(source: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
+    stride, padding, dilation, groups = rest[6:10]
+    steps = (stride, padding, dilation, False, [0] * len(stride), groups)
+    return torch.ops.aten.convolution.default(source, weight, bias, *steps)
 
 
 def _decline(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -8,6 +8,7 @@
 #include <shared_mutex>
 #include <tuple>
 
+#include "shim/kept_copies.h"
 #include "shim/waiting.h"
 
 namespace anyxpu {
@@ -106,7 +107,9 @@ void launch_groups(c10::DeviceIndex device, ax_kernel* kernel, int64_t count, in
   const uint32_t groups[3] = {static_cast<uint32_t>((count + group - 1) / group), 1, 1};
   const uint32_t local[3] = {local_size, 1, 1};
   ax_queue* const queue = current_queue(device);
-  check(driver().launch(queue, kernel, groups, local, args, arg_count, operations), what);
+  // The first argument is what they write; of what they read kept copies stay.
+  const void* written = *static_cast<void* const*>(args[0].value);
+  check(launch_writing(written, queue, kernel, groups, local, args, arg_count, operations), what);
   note_work(queue, device, operations);
 }
 

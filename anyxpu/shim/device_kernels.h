@@ -53,7 +53,7 @@ Pieces row_walk(Walk32& walk, const at::TensorIteratorBase& iterator);
 // The walk of copy_tiled32: the first dimension, the one along which the source is dense, how many tiles each is cut
 // into, the others.
 Pieces tile_walk(Walk32& walk, const at::TensorIteratorBase& iterator, int along);
-// Launches `kernel` with one work-item a work-group. The last argument is `pieces.per_group`.
+// Launches `kernel` with one work-item a work-group. The first argument is what it writes, the last `pieces.per_group`.
 void launch_pieces(c10::DeviceIndex device, ax_kernel* kernel, const Pieces& pieces, int64_t elements, ax_arg* args,
                    uint32_t arg_count, const char* what);
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 #include <shared_mutex>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -44,9 +45,11 @@ struct Watch {
   }
   size_t bytes_on(c10::Device device) const {
     size_t bytes = 0;
+    std::unordered_set<const void*> counted;  // a copy may be kept for each of several tensors that it was made of
     for (const auto& [begin, block] : blocks)
       for (const auto& [purpose, copy] : block.copies)
-        if (copy.storage && copy.storage.device() == device) bytes += copy.storage.nbytes();
+        if (copy.storage && copy.storage.device() == device && counted.insert(copy.storage.data()).second)
+          bytes += copy.storage.nbytes();
     return bytes;
   }
   void bound() {

@@ -279,6 +279,9 @@ bool fits(const Program& program, at::ArrayRef<const Tensor*> inputs, ax_queue* 
   for (const Asked& question : program.questions) {
     const KeptCopy& answer = answer_to(question, inputs, queue);
     if (static_cast<bool>(answer.copy) != question.found || answer.wanted != question.wanted) return false;
+    if (!question.shared) continue;
+    const void* copy = answer.copy.data();  // the next answer may move this one
+    if (answer_to(program.questions[*question.shared], inputs, queue).copy.data() != copy) return false;
   }
   return true;
 }

@@ -197,8 +197,11 @@ void Recording::asked(const at::Tensor& tensor, uint64_t form, ax_queue* queue, 
   if (found && found->kind == Place::memory && !answer.copy && !answer.wanted) return;
   if (!found || found->kind != Place::input || found->offset != 0) return spoil("a kept copy of what is no operand");
   const bool copied = static_cast<bool>(answer.copy);
-  questions.push_back({found->index, form, copied, answer.wanted});
   const auto begin = copied ? reinterpret_cast<uintptr_t>(answer.copy.data()) : 0;
+  std::optional<uint32_t> shared;
+  for (uint32_t i = 0; copied && !shared && i < kept_.size(); ++i)
+    if (kept_[i].begin == begin) shared = i;
+  questions.push_back({found->index, form, copied, answer.wanted, shared});
   kept_.push_back({begin, begin + (copied ? answer.copy.nbytes() : 0), copied});
 }
 

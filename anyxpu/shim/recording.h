@@ -71,6 +71,7 @@ struct Asked {
   uint32_t input;
   uint64_t form;
   bool found, wanted;
+  std::optional<uint32_t> shared{};  // the earlier question that the same copy answers: one made of several inputs
   bool operator==(const Asked&) const = default;
 };
 
