@@ -100,8 +100,8 @@ def test_fusions_are_counted_for_xpu_over_all_calls_that_compile(xpu):
             self.first, self.second = torch.nn.Linear(24, 40), torch.nn.Linear(40, 8)
 
         def forward(self, x):
-            # A function that oneDNN takes along on any machine, and a ReLU, which is never taken (NaN).
-            return torch.relu(self.second(torch.sigmoid(self.first(x))))
+            # A function that oneDNN takes along on any machine, and one that it never may (it would lose a NaN).
+            return torch.nn.functional.relu6(self.second(torch.sigmoid(self.first(x))))
 
     recorder = rows.Recorder(SimpleNamespace(synchronize=torch.xpu.synchronize))
     with torch.no_grad(), torch._inductor.config.patch(force_disable_caches=True):
