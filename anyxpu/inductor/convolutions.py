@@ -110,10 +110,8 @@ def _convolution(node: Node, with_norms: bool) -> _Convolution | None:
     value, (source, weight, bias, *_, transposed, _, _) = value_of(node), node.args
     if value is None or value.device.type != "xpu" or value.dtype not in DTYPES or transposed or node.kwargs:
         return None
-    operands = [value_of(t) for t in (source, weight) if t is not None]
+    operands = [value_of(t) for t in (source, weight, bias) if t is not None]
     if any(t is None or t.dtype != value.dtype for t in operands) or not 3 <= value.dim() <= 5:
-        return None
-    if bias is not None and (of_bias := value_of(bias)) is not None and of_bias.dtype != value.dtype:
         return None
     kept = with_norms and all(_is_parameter(t) for t in (weight, bias) if t is not None)
     return _Convolution(node, _norm(node, value) if kept else None)

@@ -367,7 +367,7 @@ def convolution_chain(
     """anyxpu::_convolution_pointwise: a convolution, a batch norm in inference, ``other``, a function, as far as given.
 
     Args:
-        source, weight, bias: as aten::convolution has them, of two or three spatial dimensions.
+        source, weight, bias: as aten::convolution has them, of one to three spatial dimensions.
         mean, variance, scale, shift, eps: of the norm; no mean is no norm.
         other: added before the function; of the result's shape.
         attr, scalars, algorithm: as :func:`convolution_pointwise` has them.
