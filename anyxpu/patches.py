@@ -226,6 +226,14 @@ TABLE: tuple[Patch, ...] = (
         "does without the caches",
     ),
     Patch(
+        "graphs-await-kernels",
+        f"{_INDUCTOR}.output_code",
+        ("CompiledFxGraph.post_compile",),
+        "anyxpu.inductor.awaiting:kernels",
+        "a compiled graph's operators do not know that they are called by one",
+        "on a CPU device the host may serve them at first, while their kernels are built",
+    ),
+    Patch(
         "embedding-backward",
         f"{_INDUCTOR}.decomposition",
         ("decompositions",),

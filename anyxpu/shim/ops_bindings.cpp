@@ -113,6 +113,13 @@ void bind_ops(py::module_& m) {
   m.def("note_building", &note_building, "Say nothing of this thread's next host call: its kernel is being built.");
   m.def("waits_for_kernels", &waits_for_kernels,
         "Is no kernel of this thread's call to be left to the host meanwhile?");
+  m.def(
+      "call_with_kernels_awaited",
+      [](const py::function& function, const py::args& arguments) {
+        const KernelsAwaited awaited;
+        return function(*arguments);
+      },
+      py::arg("function"), "Call a function, whose operators leave nothing to the host while a kernel is built.");
   m.def("host_call", &host_call, py::arg("name"), py::arg("overload"),
         "Run operator `name`.`overload` on the host path with the arguments that follow.");
   m.def("set_host_copies", &set_host_copies, py::arg("always"),
