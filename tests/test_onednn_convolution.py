@@ -70,6 +70,48 @@ def test_forward_and_both_backwards_agree_with_float64(spatial, transposed, dtyp
             assert a is None or relative(a, b) <= 2 * BOUND[dtype], (source.shape, weight.shape, geometry)
 
 
+def _thinned(t: torch.Tensor) -> torch.Tensor:
+    """Every second of all dimensions, so that the last row ends before the next stride would."""
+    wide = torch.randn([2 * n - 1 for n in t.shape], dtype=t.dtype, device=t.device)
+    return wide[(slice(None, None, 2),) * t.dim()].copy_(t)
+
+
+def _interleaved(t: torch.Tensor) -> torch.Tensor:
+    """The last dimension's neighbours are three apart."""
+    return torch.randn(*t.shape, 3, dtype=t.dtype, device=t.device)[..., 1].copy_(t)
+
+
+def _turned(t: torch.Tensor) -> torch.Tensor:
+    return t.movedim(-1, 0).contiguous().movedim(0, -1)
+
+
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+@pytest.mark.parametrize("lie", [_thinned, _interleaved, _turned])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("spatial", [1, 2, 3])
+def test_operands_may_lie_in_any_way(spatial, transposed, lie, dtype):
+    """oneDNN has no name for the first two ways; which operands lie so is drawn, one at least."""
+    source, weight, bias, geometry, want = random_case(spatial, transposed, dtype)
+    gradient = torch.randn(want.shape).to(dtype)
+    chosen = random.choice([(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 1)])
+    pairs = zip((source, weight, gradient), chosen, strict=True)
+    x, w, g = (lie(t.xpu()) if odd else t.xpu() for t, odd in pairs)
+    got = aten.convolution(x, w, None if bias is None else bias.xpu(), *geometry)
+    assert relative(got, want) <= BOUND[dtype], (source.shape, weight.shape, geometry)
+    mask = [True, True, True]
+    wide = gradient.double(), source.double(), weight.double(), [want.shape[1]]
+    wanted = aten.convolution_backward(*wide, *geometry, mask)
+    found = aten.convolution_backward(g, x, w, [want.shape[1]], *geometry, mask)
+    assert all(relative(f, e) <= 2 * BOUND[dtype] for f, e in zip(found, wanted, strict=True)), (chosen, geometry)
+
+
+def test_windows_that_overlap_are_a_source():
+    """Pieces of a signal that share three quarters of their samples, as of speech."""
+    signal, weight = torch.randn(3, 250), torch.randn(8, 31, 5)
+    want = F.conv1d(signal.double().unfold(-1, 40, 7), weight.double())
+    assert relative(F.conv1d(signal.xpu().unfold(-1, 40, 7), weight.xpu()), want) <= BOUND[torch.float32]
+
+
 @pytest.mark.parametrize("dtype", BOUND, ids=str)
 def test_results_of_width_1_are_whole_whatever_the_stride_is(dtype):
     """As of a text's convolution over all of its width; of bfloat16 oneDNN wrote the first row alone, with AMX."""

@@ -30,6 +30,7 @@ from anyxpu.onednn.primitive import (
     MemoryDesc,
     PrimitiveDesc,
     SignatureCache,
+    describable,
     dims,
     form,
     reorder,
@@ -415,8 +416,9 @@ def gradient_format(source: Tensor, weight: Tensor) -> torch.memory_format:
 
 
 def readable(tensor: Tensor) -> Tensor:
-    """The tensor, or a dense copy where its elements share memory, which oneDNN cannot describe."""
-    if 0 not in tensor.stride():
+    """The tensor, or a dense copy where oneDNN cannot describe how its elements lie."""
+    strides = tensor.stride()
+    if 0 not in strides and (tensor.is_contiguous() or describable(tensor.shape, strides)):
         return tensor
     return tensor.clone(memory_format=torch.contiguous_format)
 

@@ -21,7 +21,15 @@ from anyxpu.onednn.capi import Algorithm, Arg
 from anyxpu.onednn.fallbacks import COMPOSED, FLOAT32, HOST, Declined, Fallback, count, named
 from anyxpu.onednn.functions import RELU, Eltwise
 from anyxpu.onednn.packing import PackedProduct
-from anyxpu.onednn.primitive import Attributes, Executable, MemoryDesc, PrimitiveDesc, SignatureCache, run
+from anyxpu.onednn.primitive import (
+    Attributes,
+    Executable,
+    MemoryDesc,
+    PrimitiveDesc,
+    SignatureCache,
+    describable,
+    run,
+)
 from anyxpu.shim import lib
 
 CACHE: SignatureCache[Any] = SignatureCache(capacity=2048)
@@ -115,15 +123,8 @@ def matrix_strides(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, .
     batch = strides[0]
     if shape[0] == 1 or batch == 0:
         return (0, row, column)
-    # Matrices of the batch may interleave (heads of attention do) but not overlap: each stride clears the extent of
-    # the smaller ones.
-    extent = 1
-    for stride, size in sorted(((batch, shape[0]), (row, rows), (column, columns))):
-        if size > 1:
-            if stride < extent:
-                return None
-            extent = stride * size
-    return (batch, row, column)
+    found = (batch, row, column)
+    return found if describable(shape, found) else None
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:

@@ -34,6 +34,24 @@ def dims(values: Sequence[int]) -> ctypes.Array:
     return capi.Dims(*values)
 
 
+def describable(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether oneDNN has a name for such a layout: the stride of each dimension clears all that the smaller ones span.
+
+    Dimensions may be in any order, and there may be gaps (heads of attention interleave). Windows that overlap have no
+    name, nor have rows of which the last ends before the next stride does: every second row and column of an image of
+    odd sizes. Sizes of 1 have any stride.
+    """
+    if 0 in shape:
+        return True
+    extent = 1
+    for stride, size in sorted(zip(strides, shape, strict=True)):
+        if size > 1:
+            if stride < extent:
+                return False
+            extent = stride * size
+    return True
+
+
 class MemoryDesc:
     """Shape, data type and layout of an operand; owns a dnnl_memory_desc_t.
 

@@ -27,6 +27,7 @@ from anyxpu.onednn.primitive import (
     MemoryDesc,
     PrimitiveDesc,
     SignatureCache,
+    describable,
     form,
     run,
 )
@@ -402,5 +403,7 @@ def compute(call: Call) -> Any:
     Returns:
         ``NotImplemented`` for a product of integers as they are that oneDNN does not have.
     """
+    if not describable(call.weight.shape, call.weight.stride()):
+        call = replace(call, weight=call.weight.contiguous())
     plan: Plan = CACHE.get(call.key(), _plan, call)
     return plan.run(call)
