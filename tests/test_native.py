@@ -39,12 +39,27 @@ def product_kernel(a, b, o, K, B: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def quotient_kernel(x, y, o, B: tl.constexpr, EXACT: tl.constexpr):
+    i = tl.arange(0, B)
+    a, b = tl.load(x + i), tl.load(y + i)
+    tl.store(o + i, tl.sqrt_rn(tl.div_rn(a, b)) if EXACT else tl.sqrt(a / b))
+
+
+@triton.jit
 def atomic_kernel(x, B: tl.constexpr):
     tl.atomic_add(x + tl.arange(0, B), 1.0)
 
 
 SOURCES = {
     "atomic_kernel": (atomic_kernel, {"x": "*fp32", "B": "constexpr"}, {"B": 64}),
+    **{
+        name: (
+            quotient_kernel,
+            {"x": "*fp32", "y": "*fp32", "o": "*fp32", "B": "constexpr", "EXACT": "constexpr"},
+            {"B": 64, "EXACT": name == "exact_quotient_kernel"},
+        )
+        for name in ("exact_quotient_kernel", "quick_quotient_kernel")
+    },
     "softmax_kernel": (softmax_kernel, {"x": "*fp32", "o": "*fp32", "n": "i32", "B": "constexpr"}, {"B": 1024}),
     "product_kernel": (
         product_kernel,
@@ -139,6 +154,19 @@ def extended_instructions(module: bytes) -> set[int]:
             found.add(words[at + 4])
         at += words[at] >> 16
     return found
+
+
+@pytest.mark.parametrize("device", ocloc.TARGETS)
+def test_quotients_and_roots_to_the_nearest_are_asked_of_the_compiler(device, ocloc_program, fresh):
+    """By default it allows itself errors, and 6 / 3 may be below 2."""
+    exact, quick = (compile_for({"device": device}, f"{kind}_quotient_kernel") for kind in ("exact", "quick"))
+    flags = [ocloc.build_flags(made.asm["zebin"]) for made in (exact, quick)]
+    assert flags == [native.ROUNDING, ""] == [exact.metadata.build_flags, quick.metadata.build_flags]
+    lines = [
+        len(ocloc.disassemble(made.asm["zebin"], device, "kernel_quotient_kernel").splitlines())
+        for made in (exact, quick)
+    ]
+    assert lines[0] > lines[1] + 10
 
 
 @pytest.mark.parametrize(("mode", "registers"), [("128", 128), ("256", 256), ("auto", 128)])

@@ -51,7 +51,8 @@ def scaled(x, mask, factor):
 
 @triton.jit
 def div(x, y):
-    return x / y
+    """To the nearest, on GPUs too, whose compilers are off by 2 units in the last place unless told so."""
+    return tl.div_rn(x, y) if x.dtype == tl.float32 else x / y
 
 
 @triton.jit
@@ -75,7 +76,7 @@ def _quotient(x, y):
 @triton.jit
 def _div_trunc(x, y, T: tl.constexpr):
     if x.dtype.is_floating():
-        return libdevice.trunc((x / y).to(T).to(x.dtype))
+        return libdevice.trunc(div(x, y).to(T).to(x.dtype))
     else:
         return _quotient(x, y)
 
@@ -85,11 +86,11 @@ def _div_floor(x, y, T: tl.constexpr):
     """``T``: what every step is rounded to, as the CPU and CUDA do in the operands' type (c10's div_floor_floating)."""
     if x.dtype.is_floating():
         rest = libdevice.fmod(x, y)
-        whole = ((x - rest).to(T).to(x.dtype) / y).to(T).to(x.dtype)
+        whole = div((x - rest).to(T).to(x.dtype), y).to(T).to(x.dtype)
         whole = tl.where((rest != 0) & ((y < 0) != (rest < 0)), (whole - 1).to(T).to(x.dtype), whole)
         below = libdevice.floor(whole)
         below = tl.where(whole - below > 0.5, (below + 1).to(T).to(x.dtype), below)
-        ratio = (x / y).to(T).to(x.dtype)
+        ratio = div(x, y).to(T).to(x.dtype)
         below = tl.where(whole != 0, below, libdevice.copysign(whole * 0, ratio))
         return tl.where(y == 0, ratio, below)
     else:
@@ -208,7 +209,7 @@ def pow(x, y):
 
 @triton.jit
 def reciprocal(x):
-    return 1.0 / x
+    return div((x == x).to(x.dtype), x)  # 1 / x; 0 / x of what is no number
 
 
 @triton.jit
@@ -218,7 +219,7 @@ def addcmul(x, a, b, value):
 
 @triton.jit
 def addcdiv(x, a, b, value):
-    return x + value * a / b
+    return x + div(value * a, b)
 
 
 @triton.jit

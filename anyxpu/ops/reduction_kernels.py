@@ -73,7 +73,7 @@ def smaller(x, y):
 
 @triton.jit
 def divided(x, p, count):
-    return x / count.to(x.dtype)
+    return tl.div_rn(x, count.to(x.dtype)) if x.dtype == tl.float32 else x / count.to(x.dtype)
 
 
 @triton.jit

@@ -259,6 +259,7 @@ class IntelBackend(BaseBackend):
         metadata["work"], metadata["work_once"] = rendered.work, rendered.once
         metadata["assertions"] = rendered.assertions
         metadata["makes_addresses"] = rendered.makes_addresses
+        metadata["rounding"] = native.ROUNDING if lower.rounds_to_nearest(rendered.text) else ""
         # Of a TTGIR file they are the file's, whatever the options for this device would be.
         metadata["num_warps"], metadata["warp_size"] = rendered.warps, rendered.lanes
         limit = self.target.arch.get("local_mem_size", 0) if isinstance(self.target.arch, dict) else 0
@@ -294,7 +295,9 @@ class IntelBackend(BaseBackend):
 
         count_compilation(name)
         try:
-            made = native.choose(compile, lower.c_name(name), options.grf_mode, metadata["num_warps"])
+            made = native.choose(
+                compile, lower.c_name(name), options.grf_mode, metadata["num_warps"], metadata.get("rounding", "")
+            )
         except RuntimeError as error:
             said = f"the GPU's driver refused it: {error}"
             if self._lacks_doubles() and "cl_khr_fp64" in said:
@@ -337,7 +340,9 @@ class IntelBackend(BaseBackend):
                 return finish(module, flags, name, work_items)
 
         try:
-            made = native.choose(compile, lower.c_name(name), options.grf_mode, metadata["num_warps"])
+            made = native.choose(
+                compile, lower.c_name(name), options.grf_mode, metadata["num_warps"], metadata.get("rounding", "")
+            )
         except RuntimeError as error:
             raise KernelError(name, "", str(error)) from error
         metadata.update(n_spills=made.spills, n_regs=made.registers, build_flags=made.flags)

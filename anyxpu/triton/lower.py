@@ -229,6 +229,11 @@ def launch_type(signature: str) -> str:
     return {"fp16": "fp32", "bf16": "fp32", "i1": "i32", "u1": "i32"}.get(signature, signature)
 
 
+def rounds_to_nearest(source: str) -> bool:
+    """Has OpenCL C that was printed here divisions or square roots that a compiler must not be off in?"""
+    return "ax_div_rn(" in source or "ax_sqrt_rn(" in source
+
+
 # A prelude's section begins with a comment that says what it defines: `/* --- ax_round_ ax_bits_: … */`.
 _SECTION = re.compile(r"^/\* --- ((?:\w+ )*\w+):", re.MULTILINE)
 

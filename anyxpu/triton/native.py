@@ -23,6 +23,9 @@ GRF_OPTIONS: dict[str, str] = {
     "auto": "-cl-intel-enable-auto-large-GRF-mode",
 }
 
+# What OpenCL's compilers round correctly by: all divisions and square roots of a kernel in float32.
+ROUNDING = "-cl-fp32-correctly-rounded-divide-sqrt"
+
 # Spilled bytes a thread from which a second compile with 256 registers is worth its time.
 SPILL_LIMIT = 64
 
@@ -70,7 +73,7 @@ def build(module: bytes, kernel: str, device: str, mode: str, warps: int) -> Nat
     return choose(lambda flags: ocloc.zebin(module, device, flags), kernel, mode, warps)
 
 
-def choose(compile: Callable[[str], bytes], kernel: str, mode: str, warps: int) -> Native:
+def choose(compile: Callable[[str], bytes], kernel: str, mode: str, warps: int, options: str = "") -> Native:
     """Native code with the registers that a GRF mode asks for.
 
     In the mode ``default`` a kernel that spills more than :data:`SPILL_LIMIT`, or whose code is not there, is compiled
@@ -78,25 +81,26 @@ def choose(compile: Callable[[str], bytes], kernel: str, mode: str, warps: int) 
 
     Args:
         compile: from build options to an ELF file; what it raises passes through.
+        options: build options beside that of the mode.
 
     Raises:
         DegenerateBinary: there is no code, also with more registers.
     """
     check_mode(mode)
     try:
-        first = _compiled(compile, kernel, mode)
+        first = _compiled(compile, kernel, mode, options)
     except ocloc.DegenerateBinary:
         if mode != "default" or warps > _THREADS_AT_256:
             raise
-        return _compiled(compile, kernel, "256")
+        return _compiled(compile, kernel, "256", options)
     if mode != "default" or first.spills <= SPILL_LIMIT or warps > _THREADS_AT_256:
         return first
-    second = _compiled(compile, kernel, "256")
+    second = _compiled(compile, kernel, "256", options)
     return second if second.spills < first.spills else first
 
 
-def _compiled(compile: Callable[[str], bytes], kernel: str, mode: str) -> Native:
-    flags = GRF_OPTIONS[mode]
+def _compiled(compile: Callable[[str], bytes], kernel: str, mode: str, options: str) -> Native:
+    flags = " ".join(option for option in (GRF_OPTIONS[mode], options) if option)
     code = compile(flags)
     info = ocloc.inspect(code, kernel)
     if info is None:

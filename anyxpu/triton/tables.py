@@ -419,8 +419,8 @@ ELEMENTWISE: dict[str, Printer] = {
     "tt.fp_to_fp": _float_to_float,
     "tt.int_to_ptr": _bitcast,
     "tt.mulhiui": _mulhi,
-    "tt.precise_divf": _float("({0} / {1})"),
-    "tt.precise_sqrt": _float("sqrt({0})"),
+    "tt.precise_divf": _float("ax_div_rn({0}, {1})"),
+    "tt.precise_sqrt": _float("ax_sqrt_rn({0})"),
     "tt.ptr_to_int": _bitcast,
 }
 

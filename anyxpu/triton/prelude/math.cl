@@ -1,3 +1,8 @@
+/* --- ax_div_rn ax_sqrt_rn: rounded to the nearest, as CPUs have them. On a GPU the kernel is built with an option for it,
+ * without which OpenCL allows 2.5 and 3 units in the last place: 6 / 3 may be below 2 */
+#define ax_div_rn(x, y) ((x) / (y))
+#define ax_sqrt_rn(x) sqrt(x)
+
 /* --- ax_brev_: the bits in reverse order */
 inline uint ax_brev_u32(uint x) {
   x = ((x >> 1) & 0x55555555u) | ((x & 0x55555555u) << 1);
