@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.not_simulated("the host serves nothing meanwhile on a GPU"),
 ]
 PROGRAM = """
-import json, sys
+import json
 import torch
 import anyxpu.ops
 from torch import nn

@@ -90,7 +90,7 @@ def _turned(t: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("spatial", [1, 2, 3])
 def test_operands_may_lie_in_any_way(spatial, transposed, lie, dtype):
-    """oneDNN has no name for the first two ways; which operands lie so is drawn, one at least."""
+    """oneDNN has no name for the first way; which operands lie so is drawn, one at least."""
     source, weight, bias, geometry, want = random_case(spatial, transposed, dtype)
     gradient = torch.randn(want.shape).to(dtype)
     chosen = random.choice([(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 1)])

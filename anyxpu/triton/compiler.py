@@ -296,7 +296,7 @@ class IntelBackend(BaseBackend):
         count_compilation(name)
         try:
             made = native.choose(
-                compile, lower.c_name(name), options.grf_mode, metadata["num_warps"], metadata.get("rounding", "")
+                compile, lower.c_name(name), options.grf_mode, metadata["num_warps"], metadata["rounding"]
             )
         except RuntimeError as error:
             said = f"the GPU's driver refused it: {error}"
@@ -341,7 +341,7 @@ class IntelBackend(BaseBackend):
 
         try:
             made = native.choose(
-                compile, lower.c_name(name), options.grf_mode, metadata["num_warps"], metadata.get("rounding", "")
+                compile, lower.c_name(name), options.grf_mode, metadata["num_warps"], metadata["rounding"]
             )
         except RuntimeError as error:
             raise KernelError(name, "", str(error)) from error
