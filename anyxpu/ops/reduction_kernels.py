@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
+from anyxpu.ops.pointwise_functions import div, sqrt
+
 _ALL = tl.constexpr(tl.PropagateNan.ALL)
 # Numbers that are added one after the other before their sum is added to the whole one: rounding grows with this and
 # with the number of such sums, not with the number of numbers.
@@ -73,12 +75,12 @@ def smaller(x, y):
 
 @triton.jit
 def divided(x, p, count):
-    return tl.div_rn(x, count.to(x.dtype)) if x.dtype == tl.float32 else x / count.to(x.dtype)
+    return div(x, count.to(x.dtype))
 
 
 @triton.jit
 def root(x, p, count):
-    return tl.sqrt_rn(x) if x.dtype == tl.float32 else tl.sqrt(x)
+    return sqrt(x)
 
 
 @triton.jit

@@ -11,6 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from anyxpu.ops.pointwise_functions import div, sqrt
+
 
 @triton.jit
 def _is_finite(x):
@@ -20,10 +22,8 @@ def _is_finite(x):
 @triton.jit
 def _finished(squares, left, ROOT: tl.constexpr):
     """The variance, or its ROOT, of sums of squares."""
-    made = squares / left
-    if ROOT:
-        made = tl.sqrt_rn(made) if made.dtype == tl.float32 else tl.sqrt(made)
-    return made
+    made = div(squares, left)
+    return sqrt(made) if ROOT else made
 
 
 @triton.jit

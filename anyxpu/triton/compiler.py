@@ -9,6 +9,7 @@ import functools
 import hashlib
 import logging
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -22,9 +23,12 @@ from triton.backends.compiler import BaseBackend, GPUTarget
 from anyxpu import ocloc, simulate
 from anyxpu.cache import cache_dir, digest, write_file
 from anyxpu.errors import CacheError, KernelError, UnsupportedOperation
-from anyxpu.triton import identity, lower, matrix, native
+from anyxpu.triton import extra, identity, lower, matrix, native
 
 _log = logging.getLogger(__name__)
+
+# Triton imports this module while it looks for its backends, so that from then on ours has the name that Intel's has.
+extra.offer(sys.modules["triton.backends"])
 
 # Inductor looks for an xpu kernel's binary under this name; on the CPU device it holds the CPU driver's own code.
 BINARY_EXT = "zebin"

@@ -1,4 +1,4 @@
-"""What Intel's own build of Triton carries in ``triton.language.extra``: kernels written for it name it by that."""
+"""What Intel's own build of Triton carries and stock Triton does not: programs written for it import it by name."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+# Triton's package -> the folder here with what it lacks.
+_FOLDERS = {"triton.language.extra": "language", "triton.backends": "backends"}
+
 
 def offer(module: ModuleType) -> None:
-    """Have ``triton.language.extra`` find its package ``intel`` here, unless this Triton has one."""
+    """Have one of Triton's packages find its own package ``intel`` here, unless this Triton has one."""
     if hasattr(module, "intel"):
         return
-    module.__path__.append(str(Path(__file__).parent))
+    module.__path__.append(str(Path(__file__).parent / _FOLDERS[module.__name__]))
 
     def __getattr__(name: str) -> Any:  # tl.extra.intel, without an import of it
         if name == "intel":
