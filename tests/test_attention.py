@@ -109,6 +109,49 @@ def test_the_kernels_and_their_gradients_equal_f64(xpu, shape, kind, dtype):
 
 
 @pytest.mark.not_simulated("compares results")
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("kind", ["bool", "float", "keys", "learned"])
+@pytest.mark.parametrize("shape", [(2, 4, 4, 61, 61), (1, 4, 2, 5, 150), (2, 4, 1, 1, 40), (1, 2, 2, 130, 33)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_mask_holds_beside_is_causal_as_on_cuda(xpu, shape, kind, compiled, dtype):
+    """Both at once, which Keras asks for with its bias; the reference has one mask made of the two."""
+    batches, heads, groups, length, keys = shape
+    query = torch.randn(batches, heads, length, 32).to(dtype)
+    key, value = (torch.randn(batches, groups, keys, 32).to(dtype) for _ in range(2))
+    mask = {
+        "bool": torch.rand(batches, 1, length, keys) > 0.3,
+        "keys": torch.rand(batches, 1, 1, keys) > 0.3,
+    }.get(kind, torch.randn(1, heads, length, keys).to(dtype))
+    learned = kind == "learned"
+    grad = torch.randn(batches, heads, length, 32).to(dtype)
+    seen = torch.ones(length, keys, dtype=torch.bool).tril()
+
+    def run(call, to, attn_mask, given, **options):
+        leaves = [to(t).detach().requires_grad_() for t in (query, key, value)]
+        out = call(*leaves, attn_mask=given(attn_mask), enable_gqa=heads != groups, **options)
+        out.backward(to(grad))
+        return [out, *(leaf.grad for leaf in leaves), *([attn_mask.grad] if learned else [])]
+
+    wide = mask if mask.dtype == torch.bool else mask.double().requires_grad_(learned)
+    both = (lambda m: m & seen) if mask.dtype == torch.bool else lambda m: m.masked_fill(~seen, float("-inf"))
+    exact = run(scaled_dot_product_attention, lambda t: t.double(), wide, both)
+    torch._dynamo.reset()
+    call = torch.compile(scaled_dot_product_attention, dynamic=False) if compiled else scaled_dot_product_attention
+    there = mask.to(xpu) if not learned else mask.to(xpu).requires_grad_()
+    ours = run(call, lambda t: t.to(xpu), there, lambda m: m, is_causal=True)
+    for mine, theirs in zip(ours, exact, strict=True):
+        most = theirs.abs().max().clamp(min=1)
+        assert (mine.cpu().double() - theirs).abs().max() <= 3 * DTYPES[dtype] * most
+
+
+def test_the_composition_alone_refuses_both_in_torchs_words(xpu):
+    x = torch.randn(1, 2, 4, 8, device=xpu)
+    mask = torch.ones(4, 4, dtype=torch.bool, device=xpu)
+    with sdpa_kernel(SDPBackend.MATH), pytest.raises(RuntimeError, match="attn_mask should not be set when is_causal"):
+        scaled_dot_product_attention(x, x, x, attn_mask=mask, is_causal=True)
+
+
+@pytest.mark.not_simulated("compares results")
 @pytest.mark.parametrize("window", ["none", "causal"])
 @pytest.mark.parametrize("length", [17, 50, 77, 80, 100, 129, 197, 577])
 def test_lengths_that_fill_no_block_read_nothing_behind_them(xpu, length, window):

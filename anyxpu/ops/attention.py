@@ -43,7 +43,8 @@ def attention(
     Args:
         query: (..., heads, L, E).
         key, value: (..., heads, S, E) and (..., heads, S, Ev); fewer heads with ``enable_gqa``.
-        attn_mask: broadcastable to (..., L, S); bool (True takes part) or of query's dtype.
+        attn_mask: broadcastable to (..., L, S); bool (True takes part) or of query's dtype. With ``is_causal`` both
+            hold, unless ``sdpa_kernel`` allows the composed form alone, which torch then refuses.
 
     Returns:
         (..., heads, L, Ev), of query's dtype.
@@ -54,6 +55,12 @@ def attention(
     _check(query, key, value, attn_mask)
     if chosen(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa) == _BACKENDS.OVERRIDEABLE:
         return _fused(query, key, value, attn_mask, dropout_p, is_causal, scale)
+    if attn_mask is not None and is_causal and _some_fused_form():
+        # The composed form takes one of them; on CUDA the memory-efficient one takes both.
+        seen = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+        boolean = attn_mask.dtype == torch.bool
+        attn_mask = attn_mask & seen if boolean else attn_mask.masked_fill(~seen, float("-inf"))
+        is_causal = False
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         # The composed form adds its mask: what takes no part gets -inf.
         attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(~attn_mask, float("-inf"))
@@ -76,11 +83,7 @@ def chosen(
     Raises:
         RuntimeError: the composition is not allowed, and nothing else serves the call.
     """
-    fused = (
-        torch._C._get_flash_sdp_enabled()
-        or torch._C._get_mem_efficient_sdp_enabled()
-        or torch._C._get_overrideable_sdp_enabled()
-    )
+    fused = _some_fused_form()
     composed = torch._C._get_math_sdp_enabled()
     if (
         fused
@@ -98,6 +101,15 @@ def chosen(
             "the fused kernels."
         )
     return _BACKENDS.MATH
+
+
+def _some_fused_form() -> bool:
+    """Does ``sdpa_kernel`` allow any?"""
+    return (
+        torch._C._get_flash_sdp_enabled()
+        or torch._C._get_mem_efficient_sdp_enabled()
+        or torch._C._get_overrideable_sdp_enabled()
+    )
 
 
 MOST_SCORES = 1 << 26
@@ -123,7 +135,7 @@ def _fusable(
 ) -> bool:
     if any(t.is_nested or t.layout != torch.strided for t in (query, key, value)):
         return False
-    if mask is not None and (is_causal or mask.requires_grad):
+    if mask is not None and mask.requires_grad:
         return False
     wrapped = any(torch._C._functorch.maybe_get_level(t) != -1 for t in (query, key, value, mask) if t is not None)
     if wrapped or torch.autograd.forward_ad._current_level >= 0:
