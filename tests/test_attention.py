@@ -138,7 +138,10 @@ def test_a_mask_holds_beside_is_causal_as_on_cuda(xpu, shape, kind, compiled, dt
     torch._dynamo.reset()
     call = torch.compile(scaled_dot_product_attention, dynamic=False) if compiled else scaled_dot_product_attention
     there = mask.to(xpu) if not learned else mask.to(xpu).requires_grad_()
+    ops.reset_counters()
     ours = run(call, lambda t: t.to(xpu), there, lambda m: m, is_causal=True)
+    if not learned and not compiled:
+        assert ops.counters()[f"aten::{FUSED}"] == {"compiled": 1}
     for mine, theirs in zip(ours, exact, strict=True):
         most = theirs.abs().max().clamp(min=1)
         assert (mine.cpu().double() - theirs).abs().max() <= 3 * DTYPES[dtype] * most
