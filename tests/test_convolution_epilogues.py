@@ -31,6 +31,9 @@ FUNCTIONS = {
     "sigmoid": torch.sigmoid,
     "silu": F.silu,
     "gelu": F.gelu,
+    "elu": F.elu,
+    "elu to 0.5": lambda x: F.elu(x, 0.5),
+    "mish": F.mish,
 }
 KINDS = {1: (nn.Conv1d, nn.BatchNorm1d), 2: (nn.Conv2d, nn.BatchNorm2d), 3: (nn.Conv3d, nn.BatchNorm3d)}
 
@@ -217,6 +220,57 @@ def test_in_training_a_function_is_taken_along_and_gradients_are_right():
         assert relative(mine.grad, theirs.grad) < 1e-5
 
 
+class Sloped(nn.Module):
+    """prelu(norm(conv(x))) and prelu(conv(x) + x), as networks for faces have it."""
+
+    def __init__(self, rank: int, slopes: int) -> None:
+        super().__init__()
+        convolution, norm = KINDS[rank]
+        self.first = nn.Sequential(convolution(8, 8, 3, padding=1, bias=False), norm(8), nn.PReLU(slopes))
+        self.second, self.last = convolution(8, 8, 1), nn.PReLU(slopes)
+        for part in (self.first[2], self.last):
+            nn.init.uniform_(part.weight, -1, 2)
+
+    def forward(self, x):
+        x = self.first(x)
+        return self.last(self.second(x) + x)
+
+
+@pytest.mark.rotates(3)
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+@pytest.mark.parametrize("rank", KINDS)
+@pytest.mark.parametrize("slopes", [1, 8])
+def test_slopes_are_taken_along_and_followed(slopes, rank, dtype):
+    on, want = pair(lively(Sloped(rank, slopes)), dtype)
+    x = torch.randn(2, 8, *(7,) * rank).to(dtype)
+    with torch.no_grad():
+        got, ours, others = compiled(on, x.xpu())
+        assert (ours, others) == (2, 0)
+        assert relative(got, want(x.double())) < BOUND[dtype]
+        assert got.stride() == on(x.xpu()).stride()
+        for model in (on, want):
+            model.last.weight.mul_(-2)
+        assert relative(torch.compile(on)(x.xpu()), want(x.double())) < BOUND[dtype]
+    on.zero_grad()
+    torch.compile(lambda x: on(x).float().square().mean())(x.xpu()).backward()
+    want(x.double()).square().mean().backward()
+    for mine, theirs in zip(on.parameters(), want.parameters(), strict=True):
+        assert relative(mine.grad, theirs.grad) < 4 * BOUND[dtype]
+
+
+def test_slopes_along_another_dimension_are_a_kernel_of_their_own():
+    convolution, x = nn.Conv2d(4, 8, 3, padding=1).xpu(), torch.randn(2, 4, 8, 8, device="xpu")
+    for shape in ((8,), (1, 8, 1), (8, 8, 1), (2, 1, 1, 1)):
+        torch._dynamo.reset()
+        slopes = torch.rand(shape, device="xpu")
+        with torch.no_grad():
+            sloped = lambda y, slopes=slopes: torch.where(y > 0, y, y * slopes)  # noqa: E731
+            got, ours, others = compiled(lambda x, sloped=sloped: sloped(convolution(x)), x)
+            y = convolution(x).cpu().double()
+        assert (ours, others) == (0, 1)
+        assert relative(got, torch.where(y > 0, y, y * slopes.cpu().double())) < BOUND[torch.float32]
+
+
 def test_nan_stays_nan_and_zeros_have_no_sign():
     convolution = nn.Conv2d(1, 1, 1, bias=False).xpu()
     nn.init.ones_(convolution.weight)
@@ -227,6 +281,12 @@ def test_nan_stays_nan_and_zeros_have_no_sign():
     assert ours == 1
     torch.testing.assert_close(got.cpu().flatten(), torch.tensor(values).relu(), rtol=0, atol=0, equal_nan=True)
     assert not got.cpu().signbit().any()
+    slope = torch.tensor([0.25])
+    for function in (F.elu, F.mish, lambda x: F.prelu(x, slope.to(x.device))):
+        with torch.no_grad():
+            got, ours, _ = compiled(lambda x, function=function: function(convolution(x)), x)
+        assert ours == 1
+        torch.testing.assert_close(got.cpu().flatten(), function(torch.tensor(values)), equal_nan=True)
 
 
 @pytest.mark.parametrize("last", [True, False])

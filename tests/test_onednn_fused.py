@@ -27,6 +27,8 @@ UNARY = {
     ("hardsigmoid", (), None): F.hardsigmoid,
     ("hardtanh", (-0.2, 0.7), None): lambda x: F.hardtanh(x, -0.2, 0.7),
     ("swish", (), None): F.silu,
+    ("elu", (0.7,), None): lambda x: F.elu(x, 0.7),
+    ("mish", (), None): F.mish,
     ("gelu", (), "none"): F.gelu,
     ("gelu", (), "tanh"): lambda x: F.gelu(x, approximate="tanh"),
 }

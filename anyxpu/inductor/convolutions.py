@@ -82,14 +82,14 @@ def fuse(graph: Graph) -> None:
     all_ = [each for each in found if each is not None]
     ends = {each.normed for each in all_ if each.norm is not None}
     for each in all_:
-        each.function = function_of(each.normed)
+        each.function = function_of(each.normed, with_slopes=True)
     sums: set[Node] = set()
     for each in reversed(all_):  # of two that are added, the later one takes along the other, which is there by then
         if each.function is None:
             user = _addition(each.normed, ends)
             if user is not None and user not in sums:
                 sums.add(user)
-                each.sum, each.function = user, function_of(user)
+                each.sum, each.function = user, function_of(user, with_slopes=True)
     for each in all_:
         for kind, nodes in _put(graph, each, sums).items():
             counters["inductor"][f"{kind}_matcher_count"] += 1
@@ -202,7 +202,7 @@ def _put(graph: Graph, convolution: _Convolution, sums: set[Node]) -> dict[str, 
     four = (None,) * 4 if norm is None else (norm.mean, norm.variance, norm.scale, norm.shift)
     with graph.inserting_before(end):
         operands = (source, weight, bias, *four, norm.eps if norm else 0.0, other, stride, padding, dilation, groups)
-        arguments = function.arguments if function else ("none", [-1], "")
+        arguments = (*function.arguments, function.slopes) if function else ("none", [-1], "", None)
         result = graph.call_function(_OPERATOR.default, (*operands, *arguments))
         result.meta.update(end.meta)
         result.meta["val"] = convolution.node.meta["val"]
@@ -230,7 +230,7 @@ def lower(module: ModuleType) -> None:
     def lowering(source: Any, weight: Any, bias: Any, *rest: Any) -> Any:
         from torch._inductor.virtualized import V
 
-        *four, eps, other, stride, padding, dilation, groups, name, scalars, algorithm = rest
+        *four, eps, other, stride, padding, dilation, groups, name, scalars, algorithm, slopes = rest
         source.realize()
         weight.realize()
         if V.graph.layout_opt and len(source.get_size()) == 4:
@@ -245,7 +245,7 @@ def lower(module: ModuleType) -> None:
         if other is not None:
             other = ir.ExternKernel.require_stride_order(other, order)
         steps_ = (stride, padding, dilation, groups)
-        return as_it_is(source, weight, bias, *four, eps, other, *steps_, name, scalars, algorithm)
+        return as_it_is(source, weight, bias, *four, eps, other, *steps_, name, scalars, algorithm, slopes)
 
     lowerings[operator] = lowering
     _lowered.add(operator)

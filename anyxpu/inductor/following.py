@@ -34,13 +34,15 @@ class _Function:
     """Attributes:
     name, algorithm: what ``mkldnn::_linear_pointwise`` calls it.
     compute: in torch's words.
-    parameters: what ``compute`` is given besides the tensor.
+    parameters: what ``compute`` is given besides the tensors.
+    slopes: whether it is given a tensor of slopes, one or one a channel.
     """
 
     name: str
     compute: Callable[..., Tensor]
     algorithm: str = ""
     parameters: tuple[Parameter, ...] = ()
+    slopes: bool = False
 
 
 def _new_gelu(x: Tensor) -> Tensor:
@@ -67,6 +69,9 @@ _FUNCTIONS = (
     _Function("leaky_relu", F.leaky_relu, parameters=(_SLOPE,)),
     _Function("sigmoid", torch.sigmoid),
     _Function("tanh", torch.tanh),
+    _Function("elu", F.elu, parameters=(_SLOPE,)),
+    _Function("mish", F.mish),
+    _Function("prelu", torch._prelu_kernel, slopes=True),
 )
 
 
@@ -75,7 +80,8 @@ def _expressions(dtype: torch.dtype) -> dict[Any, list[tuple[_Function, Expressi
     """The functions by the operator that ends them."""
     table: dict[Any, list[tuple[_Function, Expression]]] = {}
     for function in _FUNCTIONS:
-        expression = Expression(function.compute, (torch.ones(2, dtype=dtype),), function.parameters)
+        tensors = [torch.ones(2, dtype=dtype) for _ in range(1 + function.slopes)]
+        expression = Expression(function.compute, tensors, function.parameters)
         table.setdefault(expression.end.target, []).append((function, expression))
     return table
 
@@ -104,24 +110,32 @@ class Followed:
         end: whose value it makes.
         arguments: its name, scalars and algorithm, as ``mkldnn::_linear_pointwise`` has them.
         nodes: how many make it.
+        slopes: a prelu's.
     """
 
     end: Node
     arguments: tuple[str, list[float], str]
     nodes: int
+    slopes: Node | None = None
 
 
-def function_of(start: Node) -> Followed | None:
-    """The longest function of what ``start`` makes that a product may take along, and that nobody else looks into."""
+def function_of(start: Node, with_slopes: bool = False) -> Followed | None:
+    """The longest function of what ``start`` makes that a product may take along, and that nobody else looks into.
+
+    Args:
+        with_slopes: may it be a prelu along the second dimension?
+    """
     value = value_of(start)
     assert value is not None
     table, best = _expressions(value.dtype), None
     for end in following(start):
         for function, expression in table.get(end.target, ()):
-            if functions.is_costly(function.name, value.device):
+            if functions.is_costly(function.name, value.device) or (function.slopes and not with_slopes):
                 continue
             found = expression.find(end, start)
             if found is None or not is_closed(found, end, start) or (best and len(best[2].nodes) >= len(found.nodes)):
+                continue
+            if function.slopes and not _is_by_channel(found.operands.get(0), value):
                 continue
             best = function, end, found
     if best is None:
@@ -130,7 +144,21 @@ def function_of(start: Node) -> Followed | None:
     scalars = _scalars(function, found)
     if scalars is None:
         return None
-    return Followed(end, (function.name, scalars, function.algorithm), len(found.nodes))
+    return Followed(end, (function.name, scalars, function.algorithm), len(found.nodes), found.operands.get(0))
+
+
+def _is_by_channel(node: Any, value: Tensor) -> bool:
+    """Whether it has one number, or one for each of the second dimension, as it is broadcast to ``value``."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    slopes = value_of(node)
+    if slopes is None or (slopes.dtype, slopes.device) != (value.dtype, value.device) or slopes.dim() > value.dim():
+        return False
+    sizes = [1] * (value.dim() - slopes.dim()) + list(slopes.shape)
+    channels = sizes.pop(1)
+    return all(statically_known_true(size == 1) for size in sizes) and (
+        statically_known_true(channels == 1) or statically_known_true(channels == value.shape[1])
+    )
 
 
 def _scalars(function: _Function, found: Found) -> list[float] | None:

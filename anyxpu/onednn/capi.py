@@ -66,6 +66,8 @@ class Arg(IntEnum):
     WEIGHTS_ZERO_POINT = 1 << 13 | 33
     DST_ZERO_POINT = 1 << 13 | 17
     FIRST_POST_OP = 1 << 15 | 2  # the second operand of what comes first after the primitive's own work
+    FIRST_SLOPES = 1 << 15 | 33  # of a prelu that comes first after it
+    SECOND_SLOPES = 2 << 15 | 33
     DIFF_SRC = 129
     DIFF_SRC_ITER = 130
     DIFF_SRC_ITER_C = 131
@@ -100,6 +102,7 @@ class Algorithm(IntEnum):
     DECONVOLUTION_DIRECT = 0xA
     ELTWISE_RELU = 0x20
     ELTWISE_TANH = 0x21
+    ELTWISE_ELU = 0x22
     ELTWISE_LINEAR = 0x26
     ELTWISE_HARDSIGMOID = 0x28
     ELTWISE_LOGISTIC = 0x29
@@ -107,6 +110,7 @@ class Algorithm(IntEnum):
     ELTWISE_SWISH = 0x2C
     ELTWISE_CLIP = 0x2E
     ELTWISE_GELU_ERF = 0x31
+    ELTWISE_MISH = 0x33
     ELTWISE_HARDSWISH = 0x34
     BINARY_ADD = 0x1FFF0
     BINARY_MUL = 0x1FFF1
@@ -219,6 +223,7 @@ _QUICK: dict[str, tuple[Any, ...]] = {
     "dnnl_post_ops_append_eltwise": (_handle, c_int, c_float, c_float),
     "dnnl_post_ops_append_sum": (_handle, c_float, c_int32, c_int),
     "dnnl_post_ops_append_binary": (_handle, c_int, _handle),
+    "dnnl_post_ops_append_prelu": (_handle, c_int),
 }
 
 # Calls whose answer is not a status.

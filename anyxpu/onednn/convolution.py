@@ -46,6 +46,9 @@ _deterministic = torch._C._get_deterministic_algorithms
 gradients_as_predicted = False
 """Set where torch cannot be had to predict :func:`gradient_format`: compiled graphs rely on what it predicts."""
 
+CHANNELS = 1 << 1
+"""oneDNN's mask of the dimension that channels have in activations."""
+
 # Directions of the work, and of each: the operands read, and the one to three results.
 FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS = "forward", "backward_data", "backward_weights"
 
@@ -192,6 +195,7 @@ class Step:
         description: the chosen primitive.
         inputs: argument and torch's layout of each operand read.
         outputs: the same for each result, with its shape.
+        slopes: argument and layout of a prelu's, if one follows.
     """
 
     def __init__(
@@ -200,10 +204,11 @@ class Step:
         description: PrimitiveDesc,
         inputs: dict[Arg, MemoryDesc],
         outputs: dict[Arg, tuple[tuple[int, ...], tuple[int, ...], MemoryDesc]],
+        slopes: dict[Arg, MemoryDesc],
     ) -> None:
         home, what = engine.engine(problem.device.index), str(problem)
         self.device, self.index, self.dtype = problem.device, problem.device.index, problem.dtype
-        self.executable = Executable(home, description, (*inputs, *outputs))
+        self.executable = Executable(home, description, (*inputs, *outputs), slopes)
         self.before: list[Change | None] = []
         for arg, given in inputs.items():
             wanted = self.executable.layout(arg)
@@ -217,12 +222,13 @@ class Step:
             self.after.append(None if same else (reorder(home, made, given, what), made.nbytes))
             self.results.append((shape, strides))
 
-    def run(self, *operands: Tensor, into: Tensor | None = None) -> list[Tensor]:
+    def run(self, *operands: Tensor, into: Tensor | None = None, slopes: Tensor | None = None) -> list[Tensor]:
         """Enqueue it all on the device's current stream; returns the results.
 
         Args:
             operands: in the order of the inputs.
             into: the one result, of the layout that was asked for, where it is there already.
+            slopes: a prelu's, float32 and dense.
         """
         stream, device = engine.stream(self.index), self.device
         # Kept until everything is enqueued: only then may the allocator hand them to later work of this stream.
@@ -246,6 +252,8 @@ class Step:
                 changes.append((primitive, temporary.data_ptr(), address))
                 address = temporary.data_ptr()
             addresses.append(address)
+        if slopes is not None:
+            addresses.append(slopes.data_ptr())
         run(self.executable, stream, device, *addresses)
         for primitive, source, target in changes:
             run(primitive, stream, device, source, target)
@@ -284,7 +292,16 @@ class Builder:
                 continue
             dense = self.problem.gradient_strides(arg, shapes[arg])
             outputs[arg] = (shapes[arg], dense, self._given(arg, shapes[arg], dense))
-        return Step(self.problem, description, inputs, outputs)
+        return Step(self.problem, description, inputs, outputs, self._slopes())
+
+    def _slopes(self) -> dict[Arg, MemoryDesc]:
+        p = self.problem
+        if p.attributes.slopes is None:
+            return {}
+        shape = [1] * len(p.result)
+        if p.attributes.slopes == CHANNELS:
+            shape[1] = p.result[1]
+        return {p.attributes.slopes_arg: MemoryDesc.plain(shape, torch.float32, contiguous_strides(shape))}
 
     def _shapes(self) -> dict[Arg, tuple[int, ...]]:
         """torch's shape of every operand there may be."""

@@ -20,6 +20,7 @@ from anyxpu.onednn import capi, functions
 from anyxpu.onednn.capi import Algorithm, Arg
 from anyxpu.onednn.convolution import (
     CACHE,
+    CHANNELS,
     FORGETS_GAPS,
     FORGETS_ROWS,
     FORWARD,
@@ -49,6 +50,7 @@ class _Call:
 
     Attributes:
         unary: a function and its parameters.
+        slopes: of a prelu, float32: one, or one a channel.
         channels_last: the result's layout.
         into: where the result goes; ``other`` itself in the form that works in place.
     """
@@ -63,6 +65,7 @@ class _Call:
     alpha: float = 1.0
     into: Tensor | None = None
     norm: Norm | None = None
+    slopes: Tensor | None = None
 
     @property
     def operands(self) -> str:
@@ -75,7 +78,8 @@ class _Call:
         modes = math_mode(self.source.dtype), torch._C._get_deterministic_algorithms()
         norm = None if self.norm is None else self.norm.key()
         facts_ = (t if t is None else facts(t) for t in tensors)
-        return ("fused", *facts_, self.geometry, self.alpha, self.unary, self.channels_last, norm, modes)
+        slopes = None if self.slopes is None else self.slopes.numel()
+        return ("fused", *facts_, slopes, self.geometry, self.alpha, self.unary, self.channels_last, norm, modes)
 
 
 def _one_by_one(call: _Call) -> Tensor:
@@ -86,7 +90,7 @@ def _one_by_one(call: _Call) -> Tensor:
         result = call.norm.apply(result)
     if call.other is not None:
         result = torch.add(result, call.other, alpha=call.alpha)
-    result = functions.apply(call.unary, result)
+    result = functions.apply(call.unary, result, call.slopes)
     if call.into is not None:
         return call.into.copy_(result)
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -127,7 +131,7 @@ class _Fused:
             operands.append(other)
         elif other is not None and into is None:
             into = self.step.fresh()[0].copy_(other)
-        return self.step.run(*operands, into=into)[0]
+        return self.step.run(*operands, into=into, slopes=call.slopes)[0]
 
 
 class _Normed:
@@ -147,7 +151,7 @@ class _Normed:
         if call.other is not None:
             same = call.other.dtype == dtype and call.other.stride() == step.results[0][1]
             others.append(call.other if same else step.fresh()[0].copy_(call.other))
-        result = step.run(call.source.to(dtype), *parts, *others)[0].to(call.source.dtype)
+        result = step.run(call.source.to(dtype), *parts, *others, slopes=call.slopes)[0].to(call.source.dtype)
         return functions.apply(call.unary, result) if self.alone else result
 
 
@@ -189,12 +193,15 @@ def _plan(call: _Call) -> Plan:
     problem = describe(tensors, with_bias, call.geometry, source, call.weight, math_mode(source.dtype))
     if isinstance(problem, str):
         return _Composed(call, problem)
+    if call.slopes is not None and call.slopes.numel() not in (1, problem.result[1]):
+        return _Composed(call, "slopes of another number than channels")
     if source.dtype == torch.float64:
         return _Composed(call, "what follows it is computed in float32")
     if (gaps := forgets_gaps(problem)) or forgets_rows(problem):
         return _Composed(call, FORGETS_GAPS if gaps else FORGETS_ROWS)
     alone = call.unary is not None and other is None and functions.is_costly(call.unary[0], source.device)
-    attributes = replace(problem.attributes, eltwise=() if alone else functions.eltwise(call.unary))
+    slopes = None if call.slopes is None else CHANNELS if call.slopes.numel() > 1 else 0
+    attributes = replace(problem.attributes, eltwise=() if alone else functions.eltwise(call.unary), slopes=slopes)
     problem = replace(problem, channels_last=call.channels_last)
     beside, strides = False, {arg: t.stride() for arg, t in tensors.items()}
     if other is not None:
@@ -236,7 +243,8 @@ def _folded(problem: Problem, strides: dict[Arg, tuple[int, ...]], norm: Norm) -
 
 def _run(call: _Call) -> Tensor:
     bias = None if call.bias is None else call.bias.contiguous()
-    call = replace(call, source=readable(call.source), weight=readable(call.weight), bias=bias)
+    slopes = None if call.slopes is None else call.slopes.reshape(-1).float().contiguous()
+    call = replace(call, source=readable(call.source), weight=readable(call.weight), bias=bias, slopes=slopes)
     plan: Plan = CACHE.get(call.key(), _plan, call)
     return plan.run(call)
 
@@ -363,6 +371,7 @@ def convolution_chain(
     attr: str | None,
     scalars: Sequence[float | None],
     algorithm: str | None,
+    slopes: Tensor | None = None,
 ) -> Tensor:
     """anyxpu::_convolution_pointwise: a convolution, a batch norm in inference, ``other``, a function, as far as given.
 
@@ -370,7 +379,8 @@ def convolution_chain(
         source, weight, bias: as aten::convolution has them, of one to three spatial dimensions.
         mean, variance, scale, shift, eps: of the norm; no mean is no norm.
         other: added before the function; of the result's shape.
-        attr, scalars, algorithm: as :func:`convolution_pointwise` has them.
+        attr, scalars, algorithm: as :func:`convolution_pointwise` has them, or ``prelu``.
+        slopes: a prelu's, one or one a channel, of any floating dtype and rank.
 
     Returns:
         A tensor in the layout that torch predicts for the convolution.
@@ -378,11 +388,12 @@ def convolution_chain(
     Raises:
         ValueError: there is no such function here.
     """
-    unary = functions.unary(attr, scalars, algorithm, _WHAT)
+    unary = functions.unary(attr, scalars, algorithm, _WHAT, slopes)
+    slopes = slopes if unary == functions.PRELU else None
     last = result_format(source, weight) != torch.contiguous_format
     norm = None if mean is None or variance is None else Norm(mean, variance, scale, shift, eps)
     geometry = _geometry(padding, stride, dilation, groups)
-    return _run(_Call(source, weight, bias, geometry, unary, last, other, norm=norm))
+    return _run(_Call(source, weight, bias, geometry, unary, last, other, norm=norm, slopes=slopes))
 
 
 def _factor(binary_attr: str, alpha: float | None) -> float:

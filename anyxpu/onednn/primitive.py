@@ -135,6 +135,8 @@ class Attributes:
         binary: an operator between what these make and another operand, :attr:`Arg.FIRST_POST_OP`, as (algorithm,
             that operand's shape, strides, dtype); None for none. Not together with ``alpha`` or ``beta``.
         eltwise: functions applied to what these make, each as (algorithm, its alpha, its beta).
+        slopes: of which dimensions, as a mask, negative numbers have factors of their own (prelu), which are an operand
+            (:attr:`slopes_arg`); None for no such function. Not together with ``alpha`` or ``eltwise``.
         zero_point: of the destination's old value, taken from it before ``beta``.
         scales, zero_points: of operands that are quantized (:attr:`Arg.SRC_SCALE` and the like are their values).
         widened: weights of integers are computed with as ``math_mode`` has it, like the source's numbers.
@@ -146,10 +148,16 @@ class Attributes:
     deterministic: bool = False
     binary: tuple[Algorithm, tuple[int, ...], tuple[int, ...], torch.dtype] | None = None
     eltwise: tuple[tuple[Algorithm, float, float], ...] = ()
+    slopes: int | None = None
     zero_point: int = 0
     scales: tuple[Factors, ...] = ()
     zero_points: tuple[Factors, ...] = ()
     widened: bool = False
+
+    @property
+    def slopes_arg(self) -> Arg:
+        """Which operand the factors of negative numbers are."""
+        return Arg.SECOND_SLOPES if self.beta or self.binary else Arg.FIRST_SLOPES
 
     def create(self, what: str) -> int:
         """A new dnnl_primitive_attr_t with the scratchpad left to the caller."""
@@ -177,6 +185,8 @@ class Attributes:
                 capi.call("post_ops_append_binary", post_ops, algorithm, operand.handle, what=what)
             for function in self.eltwise:
                 capi.call("post_ops_append_eltwise", post_ops, *function, what=what)
+            if self.slopes is not None:
+                capi.call("post_ops_append_prelu", post_ops, self.slopes, what=what)
             capi.call("primitive_attr_set_post_ops", attributes, post_ops, what=what)  # copies them
         finally:
             capi.library().post_ops_destroy(post_ops)
@@ -219,7 +229,7 @@ class Executable:
         engine: where it runs.
         description: the chosen primitive.
         operands: its arguments, in the order :meth:`run` takes their addresses.
-        factors: scales and zero points, which come after those, with their layouts.
+        factors: scales, zero points and slopes, which come after those, with their layouts.
     """
 
     __slots__ = (

@@ -94,14 +94,23 @@ def silu_backward(grad, x):
 
 
 @triton.jit
+def _of_softplus(x):
+    """w for which the tanh of x's softplus is w / (w + 2); beyond 20 that is 1."""
+    z = libdevice.exp(tl.minimum(x, 20.0))
+    return z * (z + 2)
+
+
+@triton.jit
 def mish(x):
-    return x * libdevice.tanh(libdevice.log1p(libdevice.exp(x)))
+    w = _of_softplus(x)
+    return x * (w / (w + 2))
 
 
 @triton.jit
 def mish_backward(grad, x):
-    t = libdevice.tanh(libdevice.log1p(libdevice.exp(x)))
-    return grad * (t + x * sigmoid(x) * (1 - t * t))
+    w = _of_softplus(x)
+    bend = tl.where(x > 20, 0.0, 4 * (w + 1) / ((w + 2) * (w + 2)))  # 1 - tanh^2, without its cancellation
+    return grad * (w / (w + 2) + x * sigmoid(x) * bend)
 
 
 @triton.jit

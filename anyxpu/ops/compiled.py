@@ -249,7 +249,6 @@ TABLE: dict[str, str] = {
     "_assert_async": "asserting.assert_async",
     "_assert_async.msg": "asserting.assert_async",
     "_functional_assert_async.msg": "asserting.functional_assert_async",
-    "_prelu_kernel": "composed.prelu",
     "_prelu_kernel_backward": "composed.prelu_backward",
     "nan_to_num.out": "into composed.nan_to_num",
     "var.correction": "variances.var",

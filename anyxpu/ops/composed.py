@@ -175,11 +175,6 @@ def add_relu_number_(x: Tensor, other: float, alpha: float = 1) -> Any:
     return add_relu_(x, other, alpha=alpha)
 
 
-def prelu(x: Tensor, weight: Tensor) -> Any:
-    """aten::_prelu_kernel: negative elements times ``weight``, of a shape that expands to x's."""
-    return torch.where(x > 0, x, x * weight) if _alike(x, weight) else NotImplemented
-
-
 def prelu_backward(grad: Tensor, x: Tensor, weight: Tensor) -> Any:
     """aten::_prelu_kernel_backward: the gradients of x and of the weight, both of x's shape."""
     if not _alike(x, weight, grad):

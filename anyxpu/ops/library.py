@@ -71,7 +71,7 @@ _ARGUMENTS = {
     "_convolution_pointwise": (
         "(Tensor source, Tensor weight, Tensor? bias, Tensor? mean, Tensor? variance, Tensor? scale, Tensor? shift,"
         " float eps, Tensor? other, int[] stride, int[] padding, int[] dilation, int groups, str? attr,"
-        " Scalar?[] scalars, str? algorithm) -> Tensor"
+        " Scalar?[] scalars, str? algorithm, Tensor? slopes=None) -> Tensor"
     ),
 }
 

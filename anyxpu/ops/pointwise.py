@@ -159,6 +159,7 @@ ROWS: tuple[Row, ...] = (
     Row("threshold_backward", "threshold_backward", "same", "TTP", "fi"),
     Row("leaky_relu", "leaky_relu", "promote", "TP"),
     Row("leaky_relu_backward", "leaky_relu_backward", "same", "TTPV"),
+    Row("_prelu_kernel", "leaky_relu", "same", "TT"),
     Row("gelu", "gelu", "promote", "TV"),
     Row("gelu_backward", "gelu_backward", "same", "TTV"),
     Row("silu", "silu", "promote", "T"),
