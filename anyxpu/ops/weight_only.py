@@ -18,8 +18,10 @@ _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 _WORDS = 16  # a register
 MOST_ROWS = 4
 """That the kernel of few rows multiplies at once. Of more its time is that of multiplying, as if they came in turn."""
-_BLOCKS = {1: 8, 2: 8, 4: 4}
-"""Rows of a weight that a program of the kernel of few rows takes, by how many it multiplies them with."""
+_TOGETHER = {1: 2, 2: 2, 4: 4}
+"""Rows of a weight that the kernel of few rows reads at once, by how many it multiplies them with."""
+_TURNS = 8
+"""How often a program of it does so."""
 
 
 _PACKED = (torch.int32, torch.uint32, torch.uint8)
@@ -256,7 +258,7 @@ def few_rows(source: Tensor, weight: Weight, result: Tensor | None = None, facto
     (m, depth), rows, kind = source.shape, weight.shape[0], _kind(weight)
     each, points = 32 // weight.bits, int(weight.zero_points is not None)
     words, many = depth // each, 1 << (m - 1).bit_length()
-    block = _BLOCKS[many]
+    together = _TOGETHER[many]
     group = max(weight.group, each * _WORDS) if weight.group == depth else weight.group
     x = torch.empty((many, each + points, -(-words // _WORDS) * _WORDS), dtype=torch.float32, device=source.device)
     result = source.new_empty(m, rows) if result is None else result
@@ -265,11 +267,11 @@ def few_rows(source: Tensor, weight: Weight, result: Tensor | None = None, facto
             source, x if factors is None else factors, x, words, int(factors is not None and factors.numel() > 1),
             SCALED=factors is not None, KIND=kind, POINTS=points, BW=_WORDS, num_warps=1,
         )  # fmt: skip
-        kernels.few_rows[(-(-rows // block),)](
+        kernels.few_rows[(-(-rows // (_TURNS * together)),)](
             x, weight.values.view(torch.int32), weight.scales, _points(weight), result, rows, words, m,
             int(weight.scales.numel() > 1),
             M=many, GROUP=group if weight.bits == 4 else 0, KIND=kind, POINTS=points,
-            TAIL=words % _WORDS != 0, BN=block, TOGETHER=min(many, 2), BW=_WORDS, num_warps=1,
+            TAIL=words % _WORDS != 0, BN=_TURNS, TOGETHER=together, BW=_WORDS, num_warps=1,
         )  # fmt: skip
     return result
 

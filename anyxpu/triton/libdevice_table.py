@@ -226,9 +226,13 @@ def symbol(name: str, types: tuple[str, ...]) -> str:
     return f"ax_{name}_{'_'.join(types)}"
 
 
+FETCH_LINE = "ax_fetch_line"
+"""The symbol of :func:`anyxpu.triton.hints.fetch_line`."""
+
 # symbol -> C expression
 SYMBOLS = {
     symbol(name, types): expression
     for name, signatures in FUNCTIONS.items()
     for types, (expression, _) in signatures.items()
 }
+SYMBOLS[FETCH_LINE] = "ax_fetch_line({0})"

@@ -113,6 +113,13 @@ AX_CPU_BLOCK(transform_8b_32r16x1c, 1, uint,
              AX_CPU_8(lane, 4 * r) | AX_CPU_8(lane, 4 * r + 1) << 8 | AX_CPU_8(lane, 4 * r + 2) << 16 |
                  AX_CPU_8(lane, 4 * r + 3) << 24)
 
+/* --- ax_fetch_line: the cache line around an address, on its way while the kernel goes on; of any address. OpenCL's own
+ * prefetch makes no instruction here. */
+inline int ax_fetch_line(long at) {
+  __builtin_prefetch((const void*)at, 0, 3);
+  return 0;
+}
+
 /* --- ax_prefetch: on a GPU it brings a cache line; here it reads the byte, so that a test sees what it touches */
 
 inline void ax_prefetch(__global const char* p) { (void)*(volatile __global const char*)p; }
