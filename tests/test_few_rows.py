@@ -94,7 +94,14 @@ FOLLOWING = [
     ("swish", [], ""),
     ("gelu", [], "none"),
     ("gelu", [], "tanh"),
+    ("elu", [0.7], ""),
+    ("mish", [], ""),
 ]
+
+
+def test_those_are_all_functions_that_may_follow():
+    names = {f"gelu {algorithm}" if algorithm else name for name, _, algorithm in FOLLOWING}
+    assert names == set(onednn_functions._UNARY)
 
 
 @pytest.mark.parametrize(("name", "numbers", "algorithm"), FOLLOWING, ids=str)

@@ -13,17 +13,19 @@ import triton.language as tl
 from anyxpu.ops import activation_functions as activations
 from anyxpu.ops import pointwise_functions as functions
 from anyxpu.ops.weight_only_kernels import read_below
+from anyxpu.triton.hints import fetch_line
+
+_AHEAD = tl.constexpr(1024)
+"""How many numbers before a row's numbers are read they are asked for."""
 
 
 @triton.jit
-def _chunk(
-    totals, x, w, first, start, N, K, ROW, M: tl.constexpr, MASKED: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
-):
+def _chunk(totals, x, rows, start, K, M: tl.constexpr, MASKED: tl.constexpr, BK: tl.constexpr):
     """Add the products of BK columns to the sums of the lanes: for each row of ``w`` one for each of ``x``."""
     lanes, made = start + tl.arange(0, BK), ()
-    for n in tl.static_range(BN):
-        row = w + tl.minimum(first + n, N - 1).to(tl.int64) * ROW + lanes
-        number = read_below(row, lanes, K, MASKED).to(tl.float32)
+    for n in tl.static_range(len(rows)):
+        fetch_line((rows[n] + (start + _AHEAD)).to(tl.int64))
+        number = read_below(rows[n] + lanes, lanes, K, MASKED).to(tl.float32)
         for m in tl.static_range(M):
             value = read_below(x + m * K + lanes, lanes, K, MASKED).to(tl.float32)
             made += (tl.fma(number, value, totals[n * M + m]),)
@@ -67,6 +69,12 @@ def _then(x, FUNCTION: tl.constexpr, P: tl.constexpr, Q: tl.constexpr):
         x = activations.gelu(x)
     elif FUNCTION == "gelu tanh":
         x = activations.gelu_tanh(x)
+    elif FUNCTION == "elu":
+        x = activations.elu(x, P, 1.0, 1.0)
+    elif FUNCTION == "mish":
+        x = activations.mish(x)
+    else:
+        tl.static_assert(FUNCTION == "none", "a function that is not known here")
     return x
 
 
@@ -91,24 +99,28 @@ def by_rows(
     BN: tl.constexpr,
     BK: tl.constexpr,
 ):
-    """``x @ w.t() + bias``, then :func:`_with` and :func:`_then`. Grid: (blocks of BN rows of w,).
+    """``x @ w.t() + bias``, then :func:`_with` and :func:`_then`. Grid: (a BN-th of w's rows,).
 
+    A program's rows lie as far from each other as they can (see :func:`weight_only_kernels.few_rows`).
     x ``(M, K)``, contiguous; w ``(N, K)``, ROW numbers apart. ``TAIL``: BK does not
     divide K. ``SUMS``: M * BN, or the power of two above it.
     """
-    first, totals = tl.program_id(0) * BN, ()
-    for _ in tl.static_range(BN * M):
-        totals += (tl.zeros([BK], tl.float32),)
+    first, part = tl.program_id(0), tl.num_programs(0)
+    totals, places = (), ()
+    for n in tl.static_range(BN):
+        places += (w + tl.minimum(first + n * part, N - 1).to(tl.int64) * ROW,)
+        for _ in tl.static_range(M):
+            totals += (tl.zeros([BK], tl.float32),)
     end = K // BK * BK
     for start in range(0, end, BK):
-        totals = _chunk(totals, x, w, first, start, N, K, ROW, M, False, BN, BK)
+        totals = _chunk(totals, x, places, start, K, M, False, BK)
     if TAIL:
-        totals = _chunk(totals, x, w, first, end, N, K, ROW, M, True, BN, BK)
+        totals = _chunk(totals, x, places, end, K, M, True, BK)
     index = tl.arange(0, SUMS)
     gathered = tl.zeros([SUMS, BK], tl.float32)
     for i in tl.static_range(M * BN):
         gathered = tl.where(index[:, None] == i, totals[i][None, :], gathered)
-    rows = first + index // M
+    rows = first + index // M * part
     known = (rows < N) & (index < M * BN)
     result = tl.sum(gathered, 1)
     if BIAS:
