@@ -258,6 +258,24 @@ def test_slopes_are_taken_along_and_followed(slopes, rank, dtype):
         assert relative(mine.grad, theirs.grad) < 4 * BOUND[dtype]
 
 
+@pytest.mark.parametrize("last", [True, False])
+def test_frozen_graphs_take_along_what_inductors_own_passes_leave(last):
+    parts = (nn.PReLU(8), nn.PReLU(), nn.ELU(0.7), nn.Mish(), nn.Sigmoid())
+    model = nn.Sequential(*(nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), part) for part in parts)).eval()
+    on, want = pair(model, torch.float32)
+    layout = torch.channels_last if last else torch.contiguous_format
+    x = torch.randn(2, 8, 9, 9).to(memory_format=layout)
+    with torch.no_grad(), torch._inductor.config.patch(freezing=True):
+        function, source = torch.compile(on.to(memory_format=layout)), x.xpu()
+        function(source)
+        anyxpu.ops.reset_counters()
+        got = function(source)
+        served = anyxpu.ops.counters()
+        assert relative(got, want(x.double())) < BOUND[torch.float32]
+    assert sum(served[OURS].values()) == 4  # and the sigmoid is Inductor's
+    assert sum(served["mkldnn::_convolution_pointwise"].values()) == 1
+
+
 def test_slopes_along_another_dimension_are_a_kernel_of_their_own():
     convolution, x = nn.Conv2d(4, 8, 3, padding=1).xpu(), torch.randn(2, 4, 8, 8, device="xpu")
     for shape in ((8,), (1, 8, 1), (8, 8, 1), (2, 1, 1, 1)):

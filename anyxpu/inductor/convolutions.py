@@ -1,12 +1,14 @@
 """Convolutions of compiled graphs with what follows them, as one oneDNN primitive.
 
-Inductor's own passes do it in frozen graphs alone, and take a bias away from a convolution on a GPU. Here a convolution
+Inductor's own passes do it in frozen graphs alone, and take a bias away from a convolution on a GPU; of functions they
+lack those with slopes, elu and mish, which are added there. Here a convolution
 keeps its bias and takes along a batch norm in inference, a tensor that is added and a function (relu, leaky_relu,
 hardswish …), wherever nobody else wants what lies between, and where that leaves no kernel to be launched after it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
@@ -94,6 +96,9 @@ def fuse(graph: Graph) -> None:
         for kind, nodes in _put(graph, each, sums).items():
             counters["inductor"][f"{kind}_matcher_count"] += 1
             counters["inductor"][f"{kind}_matcher_nodes"] += nodes
+    for nodes in _complete(graph):
+        counters["inductor"]["mkldnn_unary_fusion_matcher_count"] += 1
+        counters["inductor"]["mkldnn_unary_fusion_matcher_nodes"] += nodes
 
 
 _BACKENDS = "ATEN,TRITON"
@@ -209,6 +214,31 @@ def _put(graph: Graph, convolution: _Convolution, sums: set[Node]) -> dict[str, 
     end.replace_all_uses_with(result)
     graph.eliminate_dead_code()
     return counted
+
+
+def _complete(graph: Graph) -> Iterator[int]:
+    """Let a frozen graph's convolutions take along the functions that Inductor's own passes leave to a kernel.
+
+    Yields:
+        Of each how many nodes that replaces.
+    """
+    if not torch.backends.mkldnn.is_available():
+        return
+    for node in graph.find_nodes(op="call_function", target=torch.ops.mkldnn._convolution_pointwise.default):
+        value, (source, weight, bias, padding, stride, dilation, groups, attr, *_) = value_of(node), node.args
+        if value is None or value.device.type != "xpu" or value.dtype not in DTYPES or attr != "none":
+            continue
+        function = function_of(node, with_slopes=True)
+        if function is None:
+            continue
+        with graph.inserting_before(function.end):
+            steps = (None, None, None, None, 0.0, None, stride, padding, dilation, groups)
+            operands = (source, weight, bias, *steps, *function.arguments, function.slopes)
+            result = graph.call_function(_OPERATOR.default, operands)
+            result.meta.update(function.end.meta)
+            result.meta["val"] = value
+        function.end.replace_all_uses_with(result)
+        yield function.nodes + 1
 
 
 def _ends_here(end: Node, sums: set[Node]) -> bool:
