@@ -68,7 +68,7 @@ def _product(
                 SUMS=1 << (m * block - 1).bit_length(), BN=block, BK=lanes, num_warps=1,
             )  # fmt: skip
         else:
-            block = 64 if m <= 2 else 32
+            block = 128 if m <= 4 else 64
             kernels.by_columns[(-(-n // block),)](
                 *pointers, n, k, b.stride(0), M=m, **follows, MASKED=n % block != 0, BN=block, num_warps=1,
             )  # fmt: skip

@@ -17,6 +17,8 @@ from anyxpu.triton.hints import fetch_line
 
 _AHEAD = tl.constexpr(1024)
 """How many numbers before a row's numbers are read they are asked for."""
+_ROWS_AHEAD, _LINE = tl.constexpr(16), tl.constexpr(32)
+"""The same in rows, where columns of one are taken; and how many numbers a cache line has."""
 
 
 @triton.jit
@@ -159,6 +161,9 @@ def by_columns(
         totals += (tl.zeros([BN], tl.float32),)
     for k in range(K):
         row, more = w + tl.cast(k, tl.int64) * ROW + columns, ()
+        for line in tl.static_range(0, BN, _LINE):  # each row is of another page, where nothing is fetched unasked
+            place = (tl.cast(k, tl.int64) + _ROWS_AHEAD) * ROW + tl.program_id(0) * BN + line
+            fetch_line((w + place).to(tl.int64))
         number = read_below(row, columns, N, MASKED).to(tl.float32)
         for m in tl.static_range(M):
             value = tl.full([BN], tl.load(x + m * K + k).to(tl.float32), tl.float32)
