@@ -13,6 +13,7 @@ from torch import Tensor
 
 from anyxpu.onednn.weight_only import Weight, product
 from anyxpu.ops.current_device import current
+from anyxpu.runtime.vectors import has_short_vectors
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 _WORDS = 16  # a register
@@ -259,19 +260,21 @@ def few_rows(source: Tensor, weight: Weight, result: Tensor | None = None, facto
     each, points = 32 // weight.bits, int(weight.zero_points is not None)
     words, many = depth // each, 1 << (m - 1).bit_length()
     together = _TOGETHER[many]
-    group = max(weight.group, each * _WORDS) if weight.group == depth else weight.group
-    x = torch.empty((many, each + points, -(-words // _WORDS) * _WORDS), dtype=torch.float32, device=source.device)
+    # Sums of four rows by four fill all registers, where those have 8 numbers.
+    lanes = _WORDS // 2 if many == 4 and has_short_vectors(source.device) else _WORDS
+    group = max(weight.group, each * lanes) if weight.group == depth else weight.group
+    x = torch.empty((many, each + points, -(-words // lanes) * lanes), dtype=torch.float32, device=source.device)
     result = source.new_empty(m, rows) if result is None else result
     with current(source.device):
-        kernels.arrange[(-(-words // _WORDS), m)](
+        kernels.arrange[(-(-words // lanes), m)](
             source, x if factors is None else factors, x, words, int(factors is not None and factors.numel() > 1),
-            SCALED=factors is not None, KIND=kind, POINTS=points, BW=_WORDS, num_warps=1,
+            SCALED=factors is not None, KIND=kind, POINTS=points, BW=lanes, num_warps=1,
         )  # fmt: skip
         kernels.few_rows[(-(-rows // (_TURNS * together)),)](
             x, weight.values.view(torch.int32), weight.scales, _points(weight), result, rows, words, m,
             int(weight.scales.numel() > 1),
             M=many, GROUP=group if weight.bits == 4 else 0, KIND=kind, POINTS=points,
-            TAIL=words % _WORDS != 0, BN=_TURNS, TOGETHER=together, BW=_WORDS, num_warps=1,
+            TAIL=words % lanes != 0, BN=_TURNS, TOGETHER=together, BW=lanes, num_warps=1,
         )  # fmt: skip
     return result
 
