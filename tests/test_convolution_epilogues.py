@@ -354,3 +354,10 @@ def test_nothing_in_it_and_an_unknown_function():
         with pytest.raises(ValueError, match="no function 'sine' after a convolution"):
             x = torch.ones(1, 4, 5, 5, device="xpu")
             call(x, on.weight, on.bias, *norm, 1e-5, None, *steps, "sine", [], None)
+        with pytest.raises(ValueError, match="no function 'prelu' after a convolution"):
+            call(x, on.weight, on.bias, *norm, 1e-5, None, *steps, "prelu", [], None)
+        for slopes in (torch.ones(3, device="xpu"), torch.ones(8)):  # of another number, on another device
+            with pytest.raises(RuntimeError):
+                call(x, on.weight, on.bias, *norm, 1e-5, None, *steps, "prelu", [], None, slopes)
+        one = call(x, on.weight, on.bias, *norm, 1e-5, None, *steps, "prelu", [], None, torch.ones(1, device="xpu"))
+        assert one.shape == (1, 8, 3, 3)  # the device goes on

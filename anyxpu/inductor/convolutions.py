@@ -1,9 +1,9 @@
 """Convolutions of compiled graphs with what follows them, as one oneDNN primitive.
 
-Inductor's own passes do it in frozen graphs alone, and take a bias away from a convolution on a GPU; of functions they
-lack those with slopes, elu and mish, which are added there. Here a convolution
+Inductor's own passes do it in frozen graphs alone, and take a bias away from a convolution on a GPU. Here a convolution
 keeps its bias and takes along a batch norm in inference, a tensor that is added and a function (relu, leaky_relu,
-hardswish …), wherever nobody else wants what lies between, and where that leaves no kernel to be launched after it.
+hardswish …), wherever nobody else wants what lies between, and where that leaves no kernel to be launched after it. A
+frozen graph's takes along the functions that those passes do not know: elu, mish, and prelu with its slopes.
 """
 
 from __future__ import annotations

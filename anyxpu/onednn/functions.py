@@ -53,8 +53,8 @@ BINARY: dict[str, tuple[Algorithm, Callable[..., Tensor]]] = {
 
 # Measured with oneDNN 3.13 and AVX2 after products of 394 x 384 x 1536 to 256 x 4096 x 14336, over the product alone:
 # these take 24 to 79 %, and up to 12 % as kernels of their own; sigmoid, hardswish and leaky_relu take up to 8 %. Elu
-# takes up to 11 % and mish up to 22 % after such products, 3 to 17 % and 3 to 38 % after convolutions of ResNet-50's
-# sizes, prelu 1 to 21 % there; each is more as a kernel of its own in every case (prelu 7 to 37 %).
+# takes up to 11 % and mish up to 22 % after such products, 2 to 17 % and 3 to 38 % after convolutions of ResNet-50's
+# sizes, prelu 1 to 21 % there; each is more as a kernel of its own in every case (prelu 8 to 37 %).
 _COSTLY = ("swish", "tanh", "gelu")
 
 

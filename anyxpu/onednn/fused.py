@@ -78,7 +78,7 @@ class _Call:
         modes = math_mode(self.source.dtype), torch._C._get_deterministic_algorithms()
         norm = None if self.norm is None else self.norm.key()
         facts_ = (t if t is None else facts(t) for t in tensors)
-        slopes = None if self.slopes is None else self.slopes.numel()
+        slopes = None if self.slopes is None else (self.slopes.numel(), self.slopes.get_device())
         return ("fused", *facts_, slopes, self.geometry, self.alpha, self.unary, self.channels_last, norm, modes)
 
 
@@ -193,8 +193,8 @@ def _plan(call: _Call) -> Plan:
     problem = describe(tensors, with_bias, call.geometry, source, call.weight, math_mode(source.dtype))
     if isinstance(problem, str):
         return _Composed(call, problem)
-    if call.slopes is not None and call.slopes.numel() not in (1, problem.result[1]):
-        return _Composed(call, "slopes of another number than channels")
+    if call.slopes is not None and not _fits(call.slopes, problem):
+        return _Composed(call, "the slopes are of another number than channels, or elsewhere")
     if source.dtype == torch.float64:
         return _Composed(call, "what follows it is computed in float32")
     if (gaps := forgets_gaps(problem)) or forgets_rows(problem):
@@ -226,6 +226,10 @@ def _plan(call: _Call) -> Plan:
         return _Followed(step) if alone else _Fused(step, beside)
     except capi.Unavailable as error:
         return _Widened(call, error) if source.dtype in SIXTEEN_BITS and call.norm is None else _Composed(call, error)
+
+
+def _fits(slopes: Tensor, problem: Problem) -> bool:
+    return slopes.numel() in (1, problem.result[1]) and slopes.device == problem.device
 
 
 def _folded(problem: Problem, strides: dict[Arg, tuple[int, ...]], norm: Norm) -> Folded:
