@@ -18,11 +18,13 @@ pytestmark = pytest.mark.not_simulated("of CPU devices")
 DTYPES = (torch.bfloat16, torch.float16)
 
 
-@pytest.fixture(autouse=True)
-def without_instructions(monkeypatch):
-    """As on a CPU that has none for numbers of 16 bits, and for small matrices too."""
-    monkeypatch.setattr(few_rows, "has_short_vectors", lambda device: True)
+@pytest.fixture(autouse=True, params=("short", "long"))
+def registers(request, monkeypatch):
+    """As on a CPU without instructions for numbers of 16 bits, and for small matrices too; what its registers are."""
+    monkeypatch.setattr(few_rows, "has_short_vectors", lambda device: request.param == "short")
+    monkeypatch.setattr(few_rows, "_is_ours", lambda *facts: True)
     monkeypatch.setattr(few_rows, "LEAST", 1)
+    return request.param
 
 
 @pytest.fixture
@@ -48,6 +50,20 @@ def matrix(k: int, n: int, dtype: torch.dtype, way: str) -> torch.Tensor:
 
 def on_xpu(t: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="xpu").copy_(t)
+
+
+IS_OURS = few_rows._is_ours
+
+
+@pytest.mark.parametrize("known", (False, True), ids=("without instructions", "with them"))
+def test_whose_products_are_fast_keeps_them(registers, known, monkeypatch):
+    monkeypatch.setattr(few_rows, "multiplies", lambda device, dtype: known)
+    device = torch.device("xpu", 0)
+    taken = {dtype: [rows for rows in (1, 2, 3, 8) if IS_OURS(device, dtype, rows)] for dtype in DTYPES}
+    if registers == "short":
+        assert taken == dict.fromkeys(DTYPES, [1, 2, 3, 8])
+    else:
+        assert taken == dict(zip(DTYPES, ([], []) if known else ([3, 8], [1, 2, 3, 8]), strict=True))
 
 
 @pytest.mark.rotates(3)

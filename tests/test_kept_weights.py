@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -314,5 +315,7 @@ def test_a_compiled_convolution_takes_its_weight_as_it_is() -> None:
     found.sum().backward()
     for name, parameter in module.named_parameters():
         torch.testing.assert_close(parameter.grad.cpu(), gradients[name], rtol=1e-3, atol=1e-3)
-    calls = [line for code in codes for line in code.splitlines() if "convolution(" in line and "= extern" in line]
-    assert calls and all("primals" in call.split("(")[1] for call in calls), calls
+    lines = [line for code in codes for line in code.splitlines()]
+    # Where registers are long, what follows goes into the convolution, which has another name then.
+    calls = [line for line in lines if re.search(r"= (extern_kernels\.|torch\.ops\.)\S*convolution\S*\(", line)]
+    assert calls and all("primals" in call for call in calls), calls

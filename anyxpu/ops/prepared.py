@@ -121,7 +121,7 @@ def _make(device: int, path: Any, source: Source, warps: int, addresses: bool) -
         raise KernelError(about.name, "", "an eager operator's kernel makes no addresses of its own")
     # How often loops go round is the caller's to know.
     head = {"name": c_name(about.name), "lanes": about.num_warps * about.warp_size, "operations": about.work_once}
-    head["assertions"] = list(about.assertions)
+    head["assertions"], head["reads"] = list(about.assertions), list(about.reads)
     code = bytes(made.asm[BINARY_EXT])
     payload = json.dumps(head).encode() + b"\n" + code
     _compiled += 1
@@ -139,6 +139,7 @@ def _load(device: int, payload: bytes, module: Any = None) -> Prepared:
     try:
         module = module or lib().load_module(device, "native" if made_here else native.module_format(code), code)
         kernel = module.kernel(about["name"])
+        kernel.only_reads(about["reads"])
         kernel.call_it(about["name"].removeprefix("kernel_"))  # c_name's, whose module is slow to import
     except RuntimeError as error:
         raise KernelError(about["name"], "", f"the device cannot load its native code: {error}") from error

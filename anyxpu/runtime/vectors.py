@@ -1,8 +1,9 @@
-"""How wide a CPU device's registers are, which decides between ways of computing one thing."""
+"""What a CPU device's registers hold and its instructions multiply, which decides between ways of computing one thing."""
 
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 
 import torch
 
@@ -15,3 +16,24 @@ def has_short_vectors(device: torch.device) -> bool:
     if torch.xpu.get_device_properties(device).type != "cpu":
         return False
     return int(torch.xpu.get_device_capability(device)["gpu_eu_simd_width"]) <= SHORT
+
+
+_MULTIPLY = {torch.bfloat16: {"avx512_bf16", "amx_bf16"}, torch.float16: {"avx512_fp16", "amx_fp16"}}
+"""Instructions for products of 16-bit floats, as Linux names them: with any of them oneDNN has a fast one."""
+
+
+@functools.cache
+def _instructions() -> frozenset[str]:
+    """The names of this machine's, of which a CPU device has the same."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return frozenset()
+    return frozenset(next((line.split() for line in lines if line.startswith("flags")), ()))
+
+
+def multiplies(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether a device has instructions for products of that dtype. Of a GPU it is not asked: they have."""
+    wanted = _MULTIPLY.get(dtype)
+    known = wanted is None or torch.xpu.get_device_properties(device).type != "cpu"
+    return known or bool(wanted & _instructions())  # type: ignore[operator]

@@ -3,7 +3,9 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <shared_mutex>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -52,6 +54,9 @@ struct Watch {
           bytes += copy.storage.nbytes();
     return bytes;
   }
+  bool may_hold(uintptr_t address) const noexcept {
+    return address >= low.load(std::memory_order_relaxed) && address < high.load(std::memory_order_relaxed);
+  }
   void bound() {
     low = blocks.empty() ? UINTPTR_MAX : blocks.begin()->first;
     high = blocks.empty() ? 0 : blocks.rbegin()->second.end;
@@ -68,16 +73,40 @@ constexpr size_t kShare = 4;
 // Of one block. A program may read its way through a large one, a slice of it after the other.
 constexpr size_t kMostCopies = 4096;
 
+struct Reads {
+  std::shared_mutex mutex;
+  std::unordered_map<const ax_kernel*, uint64_t> of;
+};
+
+Reads& reads() {
+  static auto* one = new Reads;  // as above: of kernels
+  return *one;
+}
+
+uint64_t reads_of(const ax_kernel* kernel) {
+  const std::shared_lock lock(reads().mutex);
+  const auto found = reads().of.find(kernel);
+  return found == reads().of.end() ? 0 : found->second;
+}
+
+void note_written_by(const ax_kernel* kernel, const ax_arg* args, uint32_t count) {
+  std::optional<uint64_t> only_read;  // asked for where a pointer is near a watched block
+  for (uint32_t i = 0; i < count; ++i) {
+    if (args[i].kind != AX_ARG_POINTER) continue;
+    const void* const address = *static_cast<void* const*>(args[i].value);
+    if (C10_LIKELY(!watch().may_hold(reinterpret_cast<uintptr_t>(address)))) continue;
+    if (!only_read) only_read = reads_of(kernel);
+    if (i >= 64 || !(*only_read >> i & 1)) note_written(address);
+  }
+}
+
 std::atomic<const ax_driver*> real{nullptr};
 
 const ax_driver& below() noexcept { return *real.load(std::memory_order_relaxed); }
 
 ax_status launch(ax_queue* queue, ax_kernel* kernel, const uint32_t groups[3], const uint32_t local[3],
                  const ax_arg* args, uint32_t arg_count, uint64_t operations) {
-  if (C10_UNLIKELY(watch().high.load(std::memory_order_relaxed) != 0)) {
-    for (uint32_t i = 0; i < arg_count; ++i)
-      if (args[i].kind == AX_ARG_POINTER) note_written(*static_cast<void* const*>(args[i].value));
-  }
+  if (C10_UNLIKELY(watch().high.load(std::memory_order_relaxed) != 0)) note_written_by(kernel, args, arg_count);
   if (C10_UNLIKELY(the_recording != nullptr))
     the_recording->launched(queue, kernel, groups, local, args, arg_count, operations, nullptr);
   return below().launch(queue, kernel, groups, local, args, arg_count, operations);
@@ -150,8 +179,7 @@ void keep_copy(const at::Tensor& tensor, uint64_t form, ax_queue* queue, uint64_
 void note_written(const void* address) {
   Watch& all = watch();
   const auto at = reinterpret_cast<uintptr_t>(address);
-  if (C10_LIKELY(at < all.low.load(std::memory_order_relaxed) || at >= all.high.load(std::memory_order_relaxed)))
-    return;
+  if (C10_LIKELY(!all.may_hold(at))) return;
   {
     const std::shared_lock lock(all.mutex);
     if (all.find(at) == all.blocks.end()) return;
@@ -186,6 +214,16 @@ ax_status launch_writing(const void* written, ax_queue* queue, ax_kernel* kernel
   if (C10_UNLIKELY(the_recording != nullptr))
     the_recording->launched(queue, kernel, groups, local, args, arg_count, operations, &written);
   return below().launch(queue, kernel, groups, local, args, arg_count, operations);
+}
+
+void note_reads(const ax_kernel* kernel, uint64_t arguments) {
+  const std::unique_lock lock(reads().mutex);
+  reads().of[kernel] = arguments;
+}
+
+void forget_reads(const ax_kernel* kernel) noexcept {
+  const std::unique_lock lock(reads().mutex);
+  reads().of.erase(kernel);
 }
 
 bool drop_copies() {

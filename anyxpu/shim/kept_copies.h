@@ -3,9 +3,10 @@
 //
 // Version counters cannot say that: `parameter.data` has a counter of its own, and so has every view that a kernel of a
 // compiled graph writes through. But whatever writes device memory passes through the shim: a launch (any pointer it is
-// given may be written through), a copy or a fill of the driver, an operator of the host, a collective, a library's
-// primitive. Each says so here, and frees the copies of the block of memory that it writes. Who writes by means of its
-// own (a SYCL program on the address of a tensor) is not seen.
+// given may be written through,
+// unless its compiler saw that it is only read through), a copy or a fill of the driver, an operator of the host, a
+// collective, a library's primitive. Each says so here, and frees the copies of the block of memory that it writes. Who
+// writes by means of its own (a SYCL program on the address of a tensor) is not seen.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -36,6 +37,10 @@ void give_commands_to(const ax_driver* driver);
 // A launch that writes at `written` alone, so that copies of what it reads are kept.
 ax_status launch_writing(const void* written, ax_queue* queue, ax_kernel* kernel, const uint32_t groups[3],
                          const uint32_t local[3], const ax_arg* args, uint32_t arg_count, uint64_t operations);
+// What launches of this kernel do not write: arguments that are pointers it only reads through, bit i for the i-th. All
+// others may be written, of a kernel of which nothing is said every one.
+void note_reads(const ax_kernel* kernel, uint64_t arguments);
+void forget_reads(const ax_kernel* kernel) noexcept;
 // Frees every copy; false if there was none. For want of memory, or when anything may have been written.
 bool drop_copies();
 

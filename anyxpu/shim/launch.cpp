@@ -72,6 +72,7 @@ struct Kernel {
   Kernel& operator=(const Kernel&) = delete;
   ~Kernel() {
     forget_kernel(handle);
+    forget_reads(handle);
     destroy(&ax_driver::kernel_destroy, handle);
   }
   const std::shared_ptr<Module> module;  // outlives its kernels
@@ -311,6 +312,7 @@ struct Plan {
   int32_t assertions = -1;       // their number, where the kernel has some
   bool cooperative = false;      // its programs may wait for each other
   bool makes_addresses = false;  // and so may write what none of its arguments points to
+  uint64_t reads = 0;            // arguments that it only reads through, as note_reads has them
 };
 
 // More than any driver finds little; sums and products stop here.
@@ -401,6 +403,7 @@ bool remember_kernel(Launcher* self, PyObject* object) {
   Py_INCREF(object);
   Py_XSETREF(self->kernel_object, object);
   self->kernel = py::handle(object).cast<const Kernel*>();
+  if (self->plan->reads != 0) note_reads(self->kernel->handle, self->plan->reads);
   return true;
 }
 
@@ -501,6 +504,13 @@ std::vector<WorkTerm> read_work(PyObject* object, const std::vector<Parameter>& 
   return work;
 }
 
+uint64_t bits_of(const std::vector<uint32_t>& indices) {
+  uint64_t bits = 0;
+  for (const uint32_t index : indices)
+    if (index < 64) bits |= uint64_t{1} << index;
+  return bits;
+}
+
 Plan* make_plan(PyObject* arg_types, const std::array<unsigned, 3>& local, unsigned shared_bytes, PyObject* work) {
   auto plan = std::make_unique<Plan>();
   for (const py::handle type : py::reinterpret_borrow<py::object>(arg_types))
@@ -513,23 +523,25 @@ Plan* make_plan(PyObject* arg_types, const std::array<unsigned, 3>& local, unsig
 
 PyObject* launcher_new(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   HANDLE_TH_ERRORS
-  static const char* names[] = {"arg_types", "local",       "shared_bytes",    "work", "assertions",
-                                "kernel",    "cooperative", "makes_addresses", nullptr};
+  static const char* names[] = {"arg_types", "local",       "shared_bytes",    "work",  "assertions",
+                                "kernel",    "cooperative", "makes_addresses", "reads", nullptr};
   int cooperative = 0;
   int makes_addresses = 0;
   PyObject* arg_types = nullptr;
   PyObject* work = nullptr;
   PyObject* assertions = nullptr;
   PyObject* kernel = nullptr;
+  PyObject* reads = nullptr;
   std::array<unsigned, 3> local{};
   unsigned shared_bytes = 0;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O(III)|IOOOpp", const_cast<char**>(names), &arg_types, &local[0],
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O(III)|IOOOppO", const_cast<char**>(names), &arg_types, &local[0],
                                    &local[1], &local[2], &shared_bytes, &work, &assertions, &kernel, &cooperative,
-                                   &makes_addresses))
+                                   &makes_addresses, &reads))
     return nullptr;
   std::unique_ptr<Plan> plan(make_plan(arg_types, local, shared_bytes, work));
   plan->cooperative = cooperative != 0;
   plan->makes_addresses = makes_addresses != 0;
+  if (reads != nullptr) plan->reads = bits_of(py::handle(reads).cast<std::vector<uint32_t>>());
   if (assertions != nullptr) {
     auto messages = py::reinterpret_borrow<py::object>(assertions).cast<std::vector<std::string>>();
     if (!messages.empty()) plan->assertions = register_assertions(std::move(messages));
@@ -560,7 +572,7 @@ void launcher_dealloc(PyObject* object) {
 
 constexpr const char* kLauncherDoc =
     "Launcher(arg_types, local, shared_bytes=0, work=(), assertions=(), kernel=None, cooperative=False, "
-    "makes_addresses=False)\n\n"
+    "makes_addresses=False, reads=())\n\n"
     "Calls a kernel: launcher(grid_x, grid_y, grid_z, queue_handle, kernel, *args) enqueues grid work-groups of "
     "`local`\n"
     "work-items each and returns None before they have run.\n\n"
@@ -576,7 +588,10 @@ constexpr const char* kLauncherDoc =
     "    assertions: messages of the conditions that the kernel checks; it takes their record and number as well.\n"
     "    kernel: bind the launcher to this one; a call then leaves it out.\n"
     "    cooperative: its programs wait for each other, so that all of them must run at once.\n"
-    "    makes_addresses: it may write to memory that none of its arguments points to.\n\n"
+    "    makes_addresses: it may write to memory that none of its arguments points to.\n"
+    "    reads: indices of the kernel's own arguments that are pointers it only reads through; copies that are kept "
+    "of\n"
+    "        what they point to stay.\n\n"
     "Raises:\n"
     "    ValueError: a pointer argument the device cannot reach. TypeError, OverflowError: an argument that does not "
     "fit\n"
@@ -630,6 +645,10 @@ void bind_launch(py::module_& m) {
       .def(
           "call_it", [](const Kernel& k, const std::string& name) { name_kernel(k.handle, name); }, py::arg("name"),
           "What profilers call it; its function's name else.")
+      .def(
+          "only_reads",
+          [](const Kernel& k, const std::vector<uint32_t>& indices) { note_reads(k.handle, bits_of(indices)); },
+          py::arg("indices"), "Which of its arguments are pointers that it only reads through; no others else.")
       .def("info", &kernel_info,
            "A dict of max_work_group_size and sub_group_size (work-items), local_mem_size, private_mem_size and "
            "spill_size (bytes); 0 where unknown.");

@@ -262,7 +262,7 @@ class IntelBackend(BaseBackend):
         metadata["shared"] = rendered.shared_bytes
         metadata["work"], metadata["work_once"] = rendered.work, rendered.once
         metadata["assertions"] = rendered.assertions
-        metadata["makes_addresses"] = rendered.makes_addresses
+        metadata["makes_addresses"], metadata["reads"] = rendered.makes_addresses, rendered.reads
         metadata["rounding"] = native.ROUNDING if lower.rounds_to_nearest(rendered.text) else ""
         # Of a TTGIR file they are the file's, whatever the options for this device would be.
         metadata["num_warps"], metadata["warp_size"] = rendered.warps, rendered.lanes

@@ -213,6 +213,7 @@ class Launcher:
             *(types, local, 0, metadata.work, metadata.assertions),
             cooperative=metadata.launch_cooperative_grid,
             makes_addresses=metadata.makes_addresses,
+            reads=metadata.reads,
         )
         if simulate.active():
             record = untimed.Record(

@@ -24,6 +24,7 @@ from anyxpu.triton import (
     outer,
     prefetch,
     printing,
+    reads,
     storage,
     tables,
     work,
@@ -117,6 +118,7 @@ class Rendered:
         assertions: their messages; a kernel that has some takes their record and its number as its last arguments.
         warps, lanes: sub-groups of a work-group, and work-items of a sub-group.
         makes_addresses: of integers, so that it may write where none of its arguments points.
+        reads: which of its arguments are pointers that it only reads through.
     """
 
     text: str
@@ -128,6 +130,7 @@ class Rendered:
     warps: int
     lanes: int
     makes_addresses: bool
+    reads: tuple[int, ...]
 
 
 def c_name(name: str) -> str:
@@ -154,6 +157,7 @@ def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True, stages: int = 1
         name_unit_dimensions(function)
         decide_masks(function)
         amount, once = work.terms(function), work.once(function)
+        read = reads.only_read(function)
         if engine:
             prefetch.insert(function, lanes, warps, stages)
         if engine and dialect.block_io:
@@ -198,6 +202,7 @@ def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True, stages: int = 1
         warps,
         lanes,
         any(op.name == "tt.int_to_ptr" for op in walk(function.body)),
+        read,
     )
 
 

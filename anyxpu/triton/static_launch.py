@@ -144,6 +144,6 @@ def _known_of(binary: Path) -> dict[str, Any]:
     """What its launcher is to know of the kernel, which the compiler wrote beside its binary."""
     try:
         metadata = json.loads(binary.with_suffix(".json").read_bytes())
-        return {name: metadata[name] for name in ("work", "assertions", "makes_addresses")}
+        return {name: metadata[name] for name in ("work", "assertions", "makes_addresses", "reads")}
     except (OSError, ValueError, KeyError, TypeError):
         return {"makes_addresses": True}  # for all that is known
