@@ -61,7 +61,7 @@ def test_whose_products_are_fast_keeps_them(registers, known, monkeypatch):
     device = torch.device("xpu", 0)
     taken = {dtype: [rows for rows in (1, 2, 3, 8) if IS_OURS(device, dtype, rows)] for dtype in DTYPES}
     if registers == "short":
-        assert taken == dict.fromkeys(DTYPES, [1, 2, 3, 8])
+        assert taken == {dtype: [1, 2, 3, 8] for dtype in DTYPES}
     else:
         assert taken == dict(zip(DTYPES, ([], []) if known else ([3, 8], [1, 2, 3, 8]), strict=True))
 

@@ -72,7 +72,7 @@ def _swap_in_a_loop(x, y, rounds, N: tl.constexpr):
 @triton.jit
 def _choose(x, y, z, n, N: tl.constexpr):
     i = tl.arange(0, N)
-    if n > 3:
+    if n > 3:  # noqa: SIM108 (a branch of its own)
         place = x
     else:
         place = y

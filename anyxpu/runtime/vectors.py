@@ -1,4 +1,4 @@
-"""What a CPU device's registers hold and its instructions multiply, which decides between ways of computing one thing."""
+"""What a CPU device's registers hold and its instructions multiply, which decides between ways of computing."""
 
 from __future__ import annotations
 
