@@ -66,12 +66,28 @@ struct Tile {
 
 bool on_cpu(c10::DeviceIndex device) { return properties(device).type == AX_DEVICE_CPU; }
 
+// AVX-512: a tile of this many lanes then has its sums in registers, of four rows side by side, which do not wait for
+// each other. Measured, over a row in 256 lanes: 0.9 of the speed to 1.2 of it for rows of 1,024 and more, 1.5 to 2
+// times for shorter ones.
+constexpr int64_t kLongVectors = 16, kFewLanes = 32, kSideBySide = 4;
+
+bool has_long_vectors(c10::DeviceIndex device) {
+  return on_cpu(device) && properties(device).gpu_eu_simd_width >= kLongVectors;
+}
+
 // A tile for rows of n numbers: some eight forms, so that a new size mostly compiles nothing.
 Tile row_tile(c10::DeviceIndex device, int64_t n, int64_t most) {
   int64_t columns = 8;
   while (columns < std::min(n, most)) columns *= 2;
   // Of more than 64 short rows Xe-HPG spills.
   return {std::clamp<int64_t>((on_cpu(device) ? 256 : 2048) / columns, 1, 64), columns};
+}
+
+// The same for sums of `a` rows.
+Tile summed_row_tile(c10::DeviceIndex device, int64_t a, int64_t n) {
+  if (a < kSideBySide || !has_long_vectors(device)) return row_tile(device, n, on_cpu(device) ? 256 : 2048);
+  const int64_t columns = row_tile(device, n, kFewLanes).columns;
+  return {kSideBySide * kFewLanes / columns, columns};
 }
 
 // --- one pass ---------------------------------------------------------------------------------------------------
@@ -94,9 +110,7 @@ int64_t programs_of(c10::DeviceIndex device) {
 bool launch_pass(c10::DeviceIndex device, const What& what, const void* x, void* out, int64_t a, int64_t n, int64_t b,
                  int64_t parts, int64_t chunk, int64_t like, const char* name) {
   const bool rows = b == 1;
-  const Tile tile = rows             ? row_tile(device, like, on_cpu(device) ? 256 : 2048)
-                    : on_cpu(device) ? Tile{1, 128}
-                                     : Tile{16, 64};
+  const Tile tile = rows ? summed_row_tile(device, a, like) : on_cpu(device) ? Tile{1, 128} : Tile{16, 64};
   Entry entry{};
   if (!find(device, "reduction", &entry, std::string(rows ? "rows" : "columns"), std::string(what.map),
             std::string(what.combine), std::string(what.finish), std::string(name_of(what.type)),
