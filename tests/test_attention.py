@@ -222,6 +222,7 @@ def takes_products(monkeypatch, most: int) -> list[bool]:
     monkeypatch.setattr(attention_products, "LEAST", 0)
     monkeypatch.setattr(attention_products, "NARROW", 0)
     monkeypatch.setattr(attention_products, "MOST", most)
+    monkeypatch.setattr(attention_products, "FEWER", min(most, attention_products.FEWER))
     monkeypatch.setattr(attention_products.batched, "product", counted)
     return made
 

@@ -14,10 +14,13 @@ import torch
 from torch import Tensor
 
 from anyxpu.onednn import batched
-from anyxpu.runtime.vectors import has_short_vectors
+from anyxpu.runtime.vectors import has_short_vectors, multiplies
 
 MOST = 1 << 22
 """Scores at once: 16 MiB of them, which the last caches of CPUs hold."""
+
+FEWER = 1 << 20
+"""The same of one head that has more: its queries come in parts anyway (bfloat16, AVX-512: 0.9 of the time)."""
 
 LONGEST = 8192
 """Keys: a program has a row of scores in its registers and first cache."""
@@ -27,7 +30,8 @@ FEW = 16
 
 NARROW = 128
 """Elements of a head, up to which kernels are the faster way where a CPU's registers are short, forward and backward
-(measured with AVX2: 1.4 to 2.2 times; of 256 elements 0.75). Its products of 16 bits are no faster than f32's."""
+(measured with AVX2: 1.4 to 2.2 times; of 256 elements 0.75), and of f32 where they are long (AVX-512: 1.0 to 1.25
+times, 1.1 to 1.7 with gradients). Its products of 16 bits are no faster than f32's without instructions for them."""
 
 LEAST = 1 << 24
 """Operations of the two products together: below, launching two products and a kernel takes longer than one kernel."""
@@ -73,12 +77,15 @@ def serves(operands: Operands) -> bool:
     device = operands.query.device
     if torch.xpu.get_device_properties(device).type != "cpu":
         return False
-    return not has_short_vectors(device) or max(operands.query.shape[3], operands.value.shape[3]) > NARROW
+    if max(operands.query.shape[3], operands.value.shape[3]) > NARROW:
+        return True
+    dtype = operands.query.dtype
+    return dtype != torch.float32 and not has_short_vectors(device) and multiplies(device, dtype)
 
 
 def _groups(batches: int, heads: int, scores: int) -> Iterator[tuple[slice, slice]]:
-    """Heads in groups of no more than MOST scores, whole batches where they fit."""
-    together = max(1, MOST // scores)
+    """Heads in groups of no more than MOST scores, whole batches where they fit; one by one where one has FEWER."""
+    together = max(1, (MOST if scores < FEWER else FEWER) // scores)
     if together >= heads:
         step = together // heads
         yield from ((slice(b, b + step), slice(None)) for b in range(0, batches, step))
@@ -95,7 +102,7 @@ def forward(operands: Operands, out: Tensor, logs: Tensor) -> bool:
     """
     batches, heads, queries, keys = operands.shape
     # A causal mask leaves out what lies beyond a block's last query, and several blocks leave out more of it.
-    rows = queries if queries * keys <= MOST else max(16, MOST // keys)
+    rows = queries if queries * keys <= FEWER else max(16, FEWER // keys)
     if operands.causal and queries >= 512:
         rows = min(rows, -(-queries // 4))
     for b, h in _groups(batches, heads, rows * keys):

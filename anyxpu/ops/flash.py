@@ -177,6 +177,10 @@ def _blocks(device: torch.device, dtype: torch.dtype, form: _Form, backward: boo
 # 64: smaller ones take longer, and compute fewer that are not there.
 _FORWARD = {(16, 16): 1.115, (32, 64): 1.02, (64, 64): 1.0}
 _BACKWARD = {(16, 32): 1.05, (32, 32): 1.04, (32, 64): 1.02, (64, 64): 1.0}
+# Forward with AVX-512, heads of 40 to 128.
+_FORWARD_LONG = {(16, 32): 1.13, (32, 64): 1.07, (64, 64): 1.0}
+_MOST_REST, _REST = 24, 1.25
+"""Keys behind the last whole block that are taken by 8, and how much longer each of those takes."""
 
 
 def _of_cpu(device: torch.device, form: _Form, backward: bool, most: int) -> Blocks:
@@ -187,19 +191,22 @@ def _of_cpu(device: torch.device, form: _Form, backward: bool, most: int) -> Blo
         rows = 1 << (queries - 1).bit_length()
         return Blocks(rows, 16 if rows == 1 else 32, 1, True, few=True)
 
+    short = has_short_vectors(device)
+    costs = _BACKWARD if backward else _FORWARD if short else _FORWARD_LONG
+
     def cost(block: tuple[int, int]) -> float:
         rows, columns = block
-        whole = -(-queries // rows) * rows
-        # Forward the last keys are taken by fewer.
-        return whole * (-(-keys // columns) * columns * _BACKWARD[block] if backward else _FORWARD[block])
+        whole, some = -(-queries // rows) * rows * costs[block], keys % columns
+        if not backward and some <= _MOST_REST:  # the last keys are taken by fewer
+            counted = keys - some + -(-some // 8) * 8 * _REST
+        else:
+            counted = -(-keys // columns) * columns
+        return whole * (counted if backward or not short else 1)
 
-    rows, columns = min(_BACKWARD if backward else _FORWARD, key=cost)
+    rows, columns = min(costs, key=cost)
     if size > 128:
         rows, columns = max(rows, 32), 32
-    elif not backward and rows > 16 and not has_short_vectors(device):
-        columns = 128  # on AVX2, whose cores have 32 KiB of first cache, 64 are 1.2 times as fast
-    # Blocks of 8 keys take 15 to 30 % more time a key than one of 64.
-    rest = 32 if form.windowed else 8 if keys % columns <= 24 else columns
+    rest = 32 if form.windowed else 8 if keys % columns <= _MOST_REST else columns
     return Blocks(min(rows, most), columns, 1, True, rest=min(rest, columns))
 
 
