@@ -22,7 +22,7 @@ FLOAT_FUNCTIONS: dict[str, tuple[int, str]] = {
     "cosh": (1, "cosh({0})"),
     "cospi": (1, "cospi({0})"),
     "div_rn": (2, "ax_div_rn({0}, {1})"),
-    "erf": (1, "erf({0})"),
+    "erf": (1, "ax_erf({0})"),
     "erfc": (1, "erfc({0})"),
     "exp": (1, "exp({0})"),
     "exp10": (1, "exp10({0})"),

@@ -403,7 +403,7 @@ ELEMENTWISE: dict[str, Printer] = {
     "math.absi": _integer("({c})abs({0})"),
     "math.ceil": _float("ceil({0})"),
     "math.cos": _float("cos({0})"),
-    "math.erf": _float("erf({0})"),
+    "math.erf": _float("ax_erf({0})"),
     "math.exp": _float("exp({0})"),
     "math.exp2": _float("ax_exp2({0})"),
     "math.floor": _float("floor({0})"),

@@ -25,6 +25,36 @@ inline float __attribute__((overloadable)) ax_exp2(float x) {
 }
 inline double __attribute__((overloadable)) ax_exp2(double x) { return exp2(x); }
 
+/* --- ax_erf: the error function. Of f32 below 1 a polynomial of its square, above 1 less 2 to the power of another, whose
+ * coefficients have the least error of the result (Lawson's algorithm, 1.2e-9 and 1.0e-9; 2^f 7.5e-8 of less than 0.16):
+ * 1.2 units in the last place at the most */
+inline float __attribute__((overloadable)) ax_erf(float x) {
+  float a = fabs(x);
+  a = a > 3.95f ? 3.95f : a; /* from where on it is 1; a NaN stays one */
+  float t = a * a;
+  float below = fma(0x1.4ae4d0p-14f, t, -0x1.a485ecp-11f);
+  below = fma(below, t, 0x1.5419f6p-8f);
+  below = fma(below, t, -0x1.b7fbb4p-6f);
+  below = fma(below, t, 0x1.ce2d20p-4f);
+  below = fma(below, t, -0x1.81273ep-2f);
+  below = fma(below, t, 0x1.06eba8p-3f);
+  float y = fma(0x1.18bb5cp-12f, a, -0x1.15ef76p-8f);
+  y = fma(y, a, 0x1.01b51ap-5f);
+  y = fma(y, a, -0x1.307034p-3f);
+  y = fma(y, a, -0x1.d76e82p-1f);
+  y = fma(y, a, -0x1.a03fe8p+0f);
+  y = fma(y, a, -0x1.0b8c6ep-11f);
+  float n = rint(y), f = y - n;
+  float p = fma(0x1.5c08e4p-10f, f, 0x1.3d0c52p-7f);
+  p = fma(p, f, 0x1.c6b6e4p-5f);
+  p = fma(p, f, 0x1.ebf918p-3f);
+  p = fma(p, f, 0x1.62e428p-1f);
+  p = fma(p, f, 0x1.000002p+0f);
+  float above = 1.0f - as_float(as_int(p) + ((int)n << 23));
+  return copysign(a < 1.0f ? fma(a, below, a) : above, x);
+}
+inline double __attribute__((overloadable)) ax_erf(double x) { return erf(x); }
+
 /* --- ax_cpu_dpas_ intel_sub_group_: matrix products that GPUs have as instructions, by broadcasts among 16 or 8 lanes:
  * of a row of `a` each lane has a short, or an int */
 

@@ -10,6 +10,9 @@ inline float ax_round_rtz_f16(float x) { return (float)convert_half_rtz(x); }
 /* --- ax_exp2: powers of two, which the hardware has */
 #define ax_exp2 exp2
 
+/* --- ax_erf: the error function, of the driver's library */
+#define ax_erf erf
+
 /* --- ax_fetch_line: nothing, as an address beyond what is allocated may not be touched here */
 inline int ax_fetch_line(long at) { return 0; }
 
