@@ -395,8 +395,8 @@ ELEMENTWISE: dict[str, Printer] = {
     "arith.negf": _float("(-{0})"),
     "arith.maxnumf": _float("fmax({0}, {1})"),
     "arith.minnumf": _float("fmin({0}, {1})"),
-    # No call in a choice: a CPU's compiler makes a branch of it, for each lane (with AVX-512 5 times as long). The inner
-    # choice is what x86 calls a maximum, which is the second of two that cannot be compared.
+    # No call in a choice: a CPU's compiler makes a branch of it, for each lane (with AVX-512 5 times as long). The
+    # inner choice is what x86 calls a maximum, which is the second of two that cannot be compared.
     "arith.maximumf": _float("({0} != {0} ? {0} : ({0} > {1} ? {0} : {1}))"),
     "arith.minimumf": _float("({0} != {0} ? {0} : ({0} < {1} ? {0} : {1}))"),
     "math.absf": _float("fabs({0})"),
