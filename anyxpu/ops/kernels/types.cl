@@ -67,7 +67,8 @@ inline ushort write_bf16(float value) {
 }
 
 /* --- 8-bit floats, as in "FP8 formats for deep learning" (Micikevicius et al., 2022) ------------------------------ */
-/* e4m3 has no infinity, and a NaN of either sign; -DE4M3_BEYOND is what a number becomes that is too large: the largest
+/* No function is called in a choice, of which a CPU's compiler would make a branch for each lane.
+ * e4m3 has no infinity, and a NaN of either sign; -DE4M3_BEYOND is what a number becomes that is too large: the largest
  * (0x7e) or NaN (0x7f). e5m2 is the upper half of an f16. */
 #ifndef E4M3_BEYOND
 #define E4M3_BEYOND 0x7eu
@@ -83,7 +84,7 @@ inline uchar write_f8e4m3(float value) {
   const uint normal = (magnitude + 0x7ffffu + ((magnitude >> 20) & 1u) - ((127u - 7u) << 23)) >> 20;
   const uint subnormal = as_uint(as_float(magnitude) + 0x1p14f) - as_uint(0x1p14f); /* its last bit is 2^-9 */
   const uint special = magnitude > 0x7f800000u ? 0x7fu : E4M3_BEYOND;
-  const uint large = min(normal, E4M3_BEYOND); /* above 464 the carry makes it 0x7f */
+  const uint large = normal < E4M3_BEYOND ? normal : E4M3_BEYOND; /* above 464 the carry makes it 0x7f */
   return (uchar)(sign | (magnitude < 0x3c800000u ? subnormal : magnitude < 0x43f00000u ? large : special));
 }
 inline float read_f8e5m2(uchar bits) { return read_f16((ushort)(bits << 8)); }

@@ -31,42 +31,41 @@ inline float ax_odd_u64(ulong x) {
 }
 inline float ax_odd_i64(long x) { return x < 0 ? -ax_odd_u64(0ul - (ulong)x) : ax_odd_u64((ulong)x); }
 
-/* --- ax_to_fp8 ax_bits_f8 ax_from_fp8 ax_from_bits_f8 ax_round_f8:
+/* --- ax_to_fp8 ax_bits_f8 ax_from_fp8 ax_from_bits_f8 ax_round_f8 ax_saturated:
  * fp8, as in "FP8 formats for deep learning" (Micikevicius et al., 2022) */
 
-inline uchar ax_to_fp8(float x, int bits, int bias, int top, int overflow) {
+/* Each way both cases are computed and one is chosen, without a call: a CPU's compiler makes no branches then. */
+inline uchar ax_to_fp8(float x, int bits, int bias, uint top, uint overflow) {
   /* `bits` of significand; results above code `top` become `overflow`. Round to nearest even. */
   uint u = as_uint(x), sign = (u >> 24) & 0x80u, a = u & 0x7fffffffu;
-  int e = max((int)(a >> 23) - 127 + bias, 1);       /* biased exponent of the result's binade; 1: subnormals */
-  float ulp = as_float((uint)(e - bias - bits + 127) << 23);
-  int n = (int)rint(as_float(a) / ulp);              /* significand with its leading bit, in ulps */
-  int code = ((e - 1) << bits) + n;                  /* the leading bit carries into the exponent */
-  return (uchar)(sign | (uint)(code > top ? overflow : code));
+  int drop = 23 - bits;
+  /* A carry out of the significand goes into the exponent. */
+  uint normal = ((a + (1u << (drop - 1)) - 1u + ((a >> drop) & 1u)) >> drop) - ((127u - bias) << bits);
+  uint magic = (uint)(151 - bias - bits) << 23; /* a number whose unit in the last place is the least subnormal */
+  uint subnormal = as_uint(as_float(a) + as_float(magic)) - magic;
+  uint code = a < ((128u - bias) << 23) ? subnormal : normal;
+  return (uchar)(sign | (code > top ? overflow : code));
 }
 inline uchar ax_bits_f8e5(float x) {
-  return x != x ? (uchar)(0x7f | ((as_uint(x) >> 24) & 0x80)) : isinf(x) ? (uchar)(x < 0 ? 0xfc : 0x7c) : ax_to_fp8(x, 2, 15, 0x7b, 0x7c);
+  return x != x ? (uchar)(0x7f | ((as_uint(x) >> 24) & 0x80)) : ax_to_fp8(x, 2, 15, 0x7bu, 0x7cu);
 }
-inline uchar ax_bits_f8e4nv(float x) {
-  return x != x || isinf(x) ? (uchar)(0x7f | ((as_uint(x) >> 24) & 0x80)) : ax_to_fp8(x, 3, 7, 0x7e, 0x7f);
-}
-inline float ax_from_fp8(uchar b, int bits, int bias) {
-  int e = (b & 0x7f) >> bits, m = b & ((1 << bits) - 1);
-  float x = e ? ldexp((float)(m | (1 << bits)), e - bias - bits) : ldexp((float)m, 1 - bias - bits);
-  return b & 0x80 ? -x : x;
+inline uchar ax_bits_f8e4nv(float x) { return ax_to_fp8(x, 3, 7, 0x7eu, 0x7fu); }
+inline float ax_from_fp8(uchar b, int bits, int bias, uint special) {
+  /* `special`: the bits of f32 for the largest exponent of a format with infinities, or for its NaN; 0 for a number. */
+  uint code = b & 0x7fu, m = code & ((1u << bits) - 1u), sign = (b & 0x80u) << 24;
+  uint normal = (code << (23 - bits)) + ((127u - bias) << 23);
+  uint subnormal = as_uint((float)m * as_float((uint)(128 - bias - bits) << 23));
+  return as_float(sign | (special ? special : code >> bits ? normal : subnormal));
 }
 inline float ax_from_bits_f8e5(uchar b) {
-  return (b & 0x7f) > 0x7c ? copysign(NAN, b & 0x80 ? -1.0f : 1.0f) : (b & 0x7f) == 0x7c ? (b & 0x80 ? -INFINITY : INFINITY) : ax_from_fp8(b, 2, 15);
+  uint code = b & 0x7fu;
+  return ax_from_fp8(b, 2, 15, code > 0x7cu ? 0x7fc00000u : code == 0x7cu ? 0x7f800000u : 0u);
 }
-inline float ax_from_bits_f8e4nv(uchar b) {
-  return (b & 0x7f) == 0x7f ? copysign(NAN, b & 0x80 ? -1.0f : 1.0f) : ax_from_fp8(b, 3, 7);
-}
+inline float ax_from_bits_f8e4nv(uchar b) { return ax_from_fp8(b, 3, 7, (b & 0x7fu) == 0x7fu ? 0x7fc00000u : 0u); }
 /* Casts saturate, as Triton's do on the hardware that has them: nothing but NaN becomes NaN or infinite. */
-inline float ax_round_f8e5(float x) {
-  return ax_from_bits_f8e5(ax_bits_f8e5(x != x ? x : clamp(x, -57344.0f, 57344.0f)));
-}
-inline float ax_round_f8e4nv(float x) {
-  return ax_from_bits_f8e4nv(ax_bits_f8e4nv(x != x ? x : clamp(x, -448.0f, 448.0f)));
-}
+inline float ax_saturated(float x, float most) { return x < -most ? -most : x > most ? most : x; }
+inline float ax_round_f8e5(float x) { return ax_from_bits_f8e5(ax_bits_f8e5(ax_saturated(x, 57344.0f))); }
+inline float ax_round_f8e4nv(float x) { return ax_from_bits_f8e4nv(ax_bits_f8e4nv(ax_saturated(x, 448.0f))); }
 
 /* --- ax_round_rtz_f8: toward zero, which is at most one step from the nearest */
 inline float ax_toward_zero(float x, float near, float below) { return fabs(near) > fabs(x) ? below : near; }
