@@ -187,6 +187,7 @@ WRITTEN = {
 }
 
 
+@pytest.mark.not_simulated("on a GPU no copies of matrices are kept")
 @pytest.mark.parametrize("by", READ)
 def test_a_weights_copy_outlives_who_reads_it(weight, by):
     multiplied(weight)
@@ -202,6 +203,7 @@ def test_a_weights_copy_does_not_outlive_who_writes_it(weight, by):
     torch.testing.assert_close(F.linear(x, weight).cpu(), F.linear(x.cpu(), weight.cpu()))
 
 
+@pytest.mark.not_simulated("on a GPU no copies of matrices are kept")
 def test_a_tied_head_is_packed_once():
     """Compiled, the kernel that looks its rows up runs before each product with it."""
     table = torch.nn.Embedding(200, N).to("xpu")
