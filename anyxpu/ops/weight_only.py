@@ -21,8 +21,8 @@ MOST_ROWS = 4
 """That the kernel of few rows multiplies at once. Of more its time is that of multiplying, as if they came in turn."""
 _TOGETHER = {1: 2, 2: 2, 4: 4}
 """Rows of a weight that the kernel of few rows reads at once, by how many it multiplies them with, where a CPU's
-registers are short. Where they are long (and there are twice as many) it reads 4: measured with AVX-512, over 2, one row
-1.0 to 1.15 of the speed, two rows 1.1 to 1.2."""
+registers are short. Where they are long (and there are twice as many) it reads 4: measured with AVX-512, over 2, one
+row 1.0 to 1.15 of the speed, two rows 1.1 to 1.2."""
 _MOST_TOGETHER = 4
 _TURNS = 8
 """How often a program of it does so."""
