@@ -114,7 +114,7 @@ def _some_fused_form() -> bool:
     )
 
 
-SHORT = 256
+SHORT = 192
 MOST_SCORES = 1 << 26
 """Of a composition in a compiled graph on a CPU device: 256 MiB of them in f32."""
 
