@@ -32,6 +32,7 @@ def _instructions() -> frozenset[str]:
     return frozenset(next((line.split() for line in lines if line.startswith("flags")), ()))
 
 
+@functools.lru_cache(maxsize=64)
 def multiplies(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether a device has instructions for products of that dtype. Of a GPU it is not asked: they have."""
     wanted = _MULTIPLY.get(dtype)
