@@ -264,48 +264,47 @@ def test_an_unsupported_function_is_refused_by_name(call):
 
 
 @triton.jit
-def _powers_of_two(x, o, N, B: tl.constexpr):
+def _of_floats(x, o, N, F: tl.constexpr, B: tl.constexpr):
     at = tl.program_id(0) * B + tl.arange(0, B)
-    tl.store(o + at, tl.exp2(tl.load(x + at, mask=at < N)), mask=at < N)
+    given = tl.load(x + at, mask=at < N)
+    tl.store(o + at, tl.exp2(given) if F == "exp2" else tl.erf(given), mask=at < N)
+
+
+def of_every_kind(function: str, spread: torch.Tensor, ends: list[float]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Numbers of random bits, those given, and what the kernel makes of them."""
+    bits = torch.randint(-(1 << 31), 1 << 31, (200_000,), dtype=torch.int64).to(torch.int32)
+    x = torch.cat([bits.view(torch.float32), spread, torch.tensor(ends)])
+    o = torch.empty_like(x, device="xpu")
+    _of_floats[(triton.cdiv(len(x), 1024),)](x.xpu(), o, len(x), function, 1024)
+    return x, o.cpu()
+
+
+def units(exact: torch.Tensor) -> torch.Tensor:
+    """The last place of float32 at such float64 numbers above 0."""
+    return torch.clamp(torch.exp2(torch.floor(torch.log2(exact)) - 23), min=2.0**-149)
 
 
 @pytest.mark.not_simulated("it compares values")
 def test_powers_of_two_of_every_kind_of_float():
-    """Of random bits: normal results to 1.1 units in the last place, subnormal ones, infinities and NaN."""
-    bits = torch.randint(-(1 << 31), 1 << 31, (200_000,), dtype=torch.int64).to(torch.int32)
-    spread = torch.empty(200_000).uniform_(-155, 132)
-    ends = torch.tensor([-149.0, -150.0, -126.0, 127.0, 128.0, -0.0, float("inf"), -float("inf"), float("nan")])
-    x = torch.cat([bits.view(torch.float32), spread, ends])
-    o = torch.empty_like(x, device="xpu")
-    _powers_of_two[(triton.cdiv(len(x), 1024),)](x.xpu(), o, len(x), 1024)
-    exact, got = torch.exp2(x.double()), o.cpu().double()
+    """Normal results to 1.1 units in the last place, subnormal ones, infinities and NaN."""
+    ends = [-149.0, -150.0, -126.0, 127.0, 128.0, -0.0, float("inf"), -float("inf"), float("nan")]
+    x, got = of_every_kind("exp2", torch.empty(200_000).uniform_(-155, 132), ends)
+    exact, got = torch.exp2(x.double()), got.double()
     finite = exact < 2.0**128 * (1 - 2.0**-25)
-    unit = torch.clamp(torch.exp2(torch.floor(torch.log2(exact)) - 23), min=2.0**-149)
     assert torch.equal(got.isnan(), x.isnan()) and bool((got[exact >= 2.0**128] == float("inf")).all())
-    assert float(((got - exact).abs() / unit)[finite].max()) < 1.1
-
-
-@triton.jit
-def _error_function(x, o, N, B: tl.constexpr):
-    at = tl.program_id(0) * B + tl.arange(0, B)
-    tl.store(o + at, tl.erf(tl.load(x + at, mask=at < N)), mask=at < N)
+    assert float(((got - exact).abs() / units(exact))[finite].max()) < 1.1
 
 
 @pytest.mark.not_simulated("it compares values")
 def test_the_error_function_of_every_kind_of_float():
-    """Of random bits: to 1.3 units in the last place, 1 and -1 from 4 on, zeros and NaN as they are."""
-    bits = torch.randint(-(1 << 31), 1 << 31, (200_000,), dtype=torch.int64).to(torch.int32)
-    spread = torch.empty(400_000).uniform_(-4.5, 4.5)
-    ends = torch.tensor([0.0, -0.0, 1.0, -1.0, 3.95, -3.95, 2.0**-149, float("inf"), -float("inf"), float("nan")])
-    x = torch.cat([bits.view(torch.float32), spread, ends])
-    o = torch.empty_like(x, device="xpu")
-    _error_function[(triton.cdiv(len(x), 1024),)](x.xpu(), o, len(x), 1024)
-    got, exact = o.cpu(), torch.special.erf(x.double())
-    known = ~x.isnan()
+    """To 1.3 units in the last place, 1 and -1 from 4 on, zeros and NaN as they are."""
+    ends = [0.0, -0.0, 1.0, -1.0, 3.95, -3.95, 2.0**-149, float("inf"), -float("inf"), float("nan")]
+    x, got = of_every_kind("erf", torch.empty(400_000).uniform_(-4.5, 4.5), ends)
+    exact, known = torch.special.erf(x.double()), ~x.isnan()
     assert torch.equal(got.isnan(), ~known) and torch.equal(got[known].signbit(), x[known].signbit())
     assert torch.equal(got[x.abs() >= 4], x[x.abs() >= 4].sign())
-    unit = torch.clamp(torch.exp2(torch.floor(torch.log2(exact.abs())) - 23), min=2.0**-149)
-    assert float(((got.double() - exact).abs() / unit)[known & (x != 0)].max()) < 1.3
+    error = (got.double() - exact).abs() / units(exact.abs())
+    assert float(error[known & (x != 0)].max()) < 1.3
 
 
 NAMED_BY_A_VENDOR = """\

@@ -78,9 +78,9 @@ def chosen(
     ``torch.nn.attention.sdpa_kernel`` has its way: the kernels are wherever a fused form is allowed. In a graph of
     float32 that is compiled for a CPU device with AVX-512, and has a backward, the composition is taken before them
     where queries are less than SHORT, causal ones less than half of it: its products are oneDNN's, what is between them
-    is fused, and the weights are made but once. Over the kernels it takes 0.7 to 0.97 of the time there, 0.96 to 1.04
-    of more queries, and 1.2 to 1.7 of more causal ones. Of 16 bits it would make products of 32; and with AVX2 the
-    kernels take 0.96 of its time (eight shapes, 0.84 to 1.05).
+    is fused, and the weights are made but once. Over the kernels it takes 0.7 to 0.97 of the time there (causal 0.7 to
+    1.4: less with few heads), 0.96 to 1.14 of more queries, and 1.2 to 1.7 of more causal ones. Of 16 bits it would
+    make products of 32; and with AVX2 the kernels take 0.96 of its time (eight shapes, 0.84 to 1.05).
 
     Raises:
         RuntimeError: the composition is not allowed, and nothing else serves the call.
@@ -115,6 +115,7 @@ def _some_fused_form() -> bool:
 
 
 SHORT = 192
+"""Queries, from which on the kernels take no longer than a composition in a compiled graph on a CPU device."""
 MOST_SCORES = 1 << 26
 """Of a composition in a compiled graph on a CPU device: 256 MiB of them in f32."""
 

@@ -201,6 +201,7 @@ def _of_cpu(device: torch.device, form: _Form, backward: bool, most: int) -> Blo
             counted = keys - some + -(-some // 8) * 8 * _REST
         else:
             counted = -(-keys // columns) * columns
+        # AVX2's forward costs stand for all keys, whatever is left behind whole blocks, and were not measured again.
         return whole * (counted if backward or not short else 1)
 
     rows, columns = min(costs, key=cost)
