@@ -174,6 +174,20 @@ ax_status kernel_destroy(ax_kernel* kernel);
 ax_status launch(ax_queue* queue, ax_kernel* kernel, const uint32_t groups[3], const uint32_t local[3],
                  const ax_arg* args, uint32_t arg_count, uint64_t work);
 
+// --- faults -------------------------------------------------------------------------------------------------
+// From now on a kernel on a CPU device that touches what is no memory is named on stderr before the process ends.
+void watch_faults();
+// A kernel's name as its author wrote it, for as long as the process is there.
+const char* remembered_name(const std::string& symbol);
+void note_launch(const char* name) noexcept;           // of remembered_name: the kernel is about to run
+// While it is there, this thread runs that kernel itself.
+struct RunningHere {
+  explicit RunningHere(const char* name) noexcept;
+  ~RunningHere();
+  RunningHere(const RunningHere&) = delete;
+  RunningHere& operator=(const RunningHere&) = delete;
+};
+
 // --- queues -------------------------------------------------------------------------------------------------
 sycl::queue hold(ax_queue* queue);                   // the queue that the handle stands for now
 std::shared_ptr<Errors> errors_of(ax_queue* queue);  // null where the queue is somebody else's

@@ -26,6 +26,15 @@ constexpr uint64_t kHostReserve = 256ull << 20;
 // Below this an allocation does not ask the OS how much is left.
 constexpr uint64_t kSmallAllocation = 1ull << 20;
 constexpr size_t kAlignment = 256;
+// On a CPU device, addresses before and behind every allocation that belong to nobody. A GPU's memory is apart from the
+// process's, so that a kernel which leaves its tensors by a little reads or writes nothing that matters; here it would
+// die, or write over the process's heap. Only pages that are touched become memory.
+constexpr uint64_t kMargin = 64ull << 20;
+
+struct Allocation {
+  void* base;  // what SYCL is to free
+  uint64_t bytes;
+};
 
 struct State {
   std::mutex open_mutex;
@@ -33,8 +42,8 @@ struct State {
   ax_status open_status = AX_OK;
   std::string open_error;
   std::vector<std::unique_ptr<Device>> devices;
-  std::mutex sizes_mutex;
-  std::unordered_map<void*, uint64_t> sizes;  // of device and shared memory handed out
+  std::mutex handed_out_mutex;
+  std::unordered_map<void*, Allocation> handed_out;  // device and shared memory
 };
 
 State& state() {
@@ -337,19 +346,24 @@ void* device_memory(Device& device, ax_memory_kind kind, uint64_t bytes) {
     if (bytes > left) out_of_memory(device, kind, bytes, std::min(left, free_memory(device)));
   }
   reserve(device, kind, bytes);
-  void* pointer = nullptr;
+  char* base = nullptr;
   try {
-    pointer = kind == AX_MEMORY_SHARED ? sycl::aligned_alloc_shared(kAlignment, bytes, device.device, device.context)
-                                       : sycl::aligned_alloc_device(kAlignment, bytes, device.device, device.context);
-    if (pointer == nullptr) out_of_memory(device, kind, bytes, free_memory(device));
-    std::lock_guard lock(state().sizes_mutex);
-    state().sizes.emplace(pointer, bytes);
+    const auto allocate = [&](uint64_t all) {
+      return kind == AX_MEMORY_SHARED ? sycl::aligned_alloc_shared(kAlignment, all, device.device, device.context)
+                                      : sycl::aligned_alloc_device(kAlignment, all, device.device, device.context);
+    };
+    uint64_t margin = device.is_cpu() ? kMargin : 0;
+    if (margin != 0) base = static_cast<char*>(allocate(bytes + 2 * margin));
+    if (base == nullptr) base = static_cast<char*>(allocate(bytes + 2 * (margin = 0)));
+    if (base == nullptr) out_of_memory(device, kind, bytes, free_memory(device));
+    std::lock_guard lock(state().handed_out_mutex);
+    state().handed_out.emplace(base + margin, Allocation{base, bytes});
+    return base + margin;
   } catch (...) {
     device.used.fetch_sub(bytes);
-    if (pointer != nullptr) sycl::free(pointer, device.context);
+    if (base != nullptr) sycl::free(base, device.context);
     throw;
   }
-  return pointer;
 }
 
 }  // namespace
@@ -380,6 +394,7 @@ ax_status open(int wanted) {
     s.opened = true;
     s.open_status = guarded(AX_NO_DEVICE, [&] { find_devices(wanted); });
     if (s.open_status != AX_OK) s.open_error = last_error();
+    if (s.open_status == AX_OK && device_at(0).is_cpu()) watch_faults();
   }
   return s.open_status == AX_OK ? AX_OK : set_error(s.open_status, s.open_error);
 }
@@ -429,15 +444,17 @@ ax_status deallocate(int device, ax_memory_kind kind, void* pointer) {
   return guarded(AX_INVALID, [&] {
     if (pointer == nullptr) return;
     Device& d = device_at(device);
+    void* base = pointer;
     if (kind != AX_MEMORY_HOST) {
-      std::lock_guard lock(state().sizes_mutex);
-      const auto found = state().sizes.find(pointer);
-      require(found != state().sizes.end(),
+      std::lock_guard lock(state().handed_out_mutex);
+      const auto found = state().handed_out.find(pointer);
+      require(found != state().handed_out.end(),
               "the pointer to free was not allocated by this driver, or was freed before");
-      d.used.fetch_sub(found->second);
-      state().sizes.erase(found);
+      d.used.fetch_sub(found->second.bytes);
+      base = found->second.base;
+      state().handed_out.erase(found);
     }
-    sycl::free(pointer, d.context);
+    sycl::free(base, d.context);
   });
 }
 

@@ -72,6 +72,7 @@ void check_launch(const ax_kernel& kernel, const uint32_t local[3], uint32_t arg
 bool run_here(const ax_kernel& kernel, const uint32_t groups[3], const uint32_t local[3], const ax_arg* args,
               uint32_t arg_count, ax_event* timed) {
   const uint64_t began = timed == nullptr ? 0 : steady_now();
+  const RunningHere running(kernel.label);
   if (!kernel.in_place->run(kernel.direct.get(), groups, local, args, arg_count)) return false;
   done_here(timed, began);
   return true;
@@ -107,7 +108,11 @@ ax_status module_destroy(ax_module* module) {
 }
 
 ax_status kernel_create(ax_module* module, const char* name, ax_kernel** out) {
-  return guarded(AX_INVALID, [&] { *out = module->kernel(name).release(); });
+  return guarded(AX_INVALID, [&] {
+    std::unique_ptr<ax_kernel> made = module->kernel(name);
+    made->label = remembered_name(made->name);
+    *out = made.release();
+  });
 }
 
 ax_status kernel_information(ax_kernel* kernel, ax_kernel_info* out) {
@@ -132,6 +137,7 @@ ax_status launch(ax_queue* queue, ax_kernel* kernel, const uint32_t groups[3], c
     ax_event* const timed = take_timed();
     on_queue(queue, [&](sycl::queue& q) {
       check_device(*kernel, q);
+      note_launch(kernel->label);
       if (little && q.ext_oneapi_empty() && run_here(*kernel, groups, local, args, arg_count, timed)) return;
       const auto command = [&](sycl::handler& handler) {
         set_arguments(handler, args, arg_count);

@@ -6,6 +6,7 @@
 struct ax_kernel {
   sycl::kernel kernel;
   std::string name;
+  const char* label = "";  // the name, for what may outlive the kernel (note_launch)
   uint32_t arg_count = 0;
   uint32_t required_local[3] = {};  // by its source's attribute; 0 where there is none
   ax_kernel_info info{};
