@@ -179,7 +179,7 @@ ax_status launch(ax_queue* queue, ax_kernel* kernel, const uint32_t groups[3], c
 void watch_faults();
 // A kernel's name as its author wrote it, for as long as the process is there.
 const char* remembered_name(const std::string& symbol);
-void note_launch(const char* name) noexcept;           // of remembered_name: the kernel is about to run
+void note_launch(const char* name) noexcept;  // of remembered_name: the kernel is about to run
 // While it is there, this thread runs that kernel itself.
 struct RunningHere {
   explicit RunningHere(const char* name) noexcept;

@@ -179,7 +179,7 @@ RunningHere::RunningHere(const char* name) noexcept { t_running = name; }
 RunningHere::~RunningHere() { t_running = nullptr; }
 
 void watch_faults() {
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_sigaction = on_fault;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   sigemptyset(&action.sa_mask);
