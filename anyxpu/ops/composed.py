@@ -17,7 +17,6 @@ from anyxpu.shim import lib
 
 _NARROW = (torch.float16, torch.bfloat16)
 _FLOATS = (torch.float32, torch.float64, *_NARROW)
-_NONE, _MEAN = 0, 1  # at::Reduction
 
 
 def _wide(t: Tensor) -> Tensor:
@@ -30,67 +29,6 @@ def _wide(t: Tensor) -> Tensor:
 def _alike(x: Tensor, *others: Tensor | None) -> bool:
     """Floats of one type on one device."""
     return x.dtype in _FLOATS and all(t is None or (t.dtype, t.device) == (x.dtype, x.device) for t in others)
-
-
-def _reduced(losses: Tensor, reduction: int, dtype: torch.dtype) -> Tensor:
-    if reduction == _NONE:
-        return losses.to(dtype)
-    return (losses.mean() if reduction == _MEAN else losses.sum()).to(dtype)
-
-
-def _loss(x: Tensor, target: Tensor, reduction: int, of: Callable[[Tensor], Tensor]) -> Any:
-    if not _alike(x, target) or x.numel() == 0 or target.numel() == 0:
-        return NotImplemented
-    return _reduced(of(_wide(x) - _wide(target)), reduction, x.dtype)
-
-
-def _loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, of: Callable[[Tensor], Tensor]) -> Any:
-    if not _alike(x, target, grad) or x.numel() == 0:
-        return NotImplemented
-    made = of(_wide(x) - _wide(target)) * _wide(grad)
-    return (made / x.numel() if reduction == _MEAN else made).to(x.dtype)
-
-
-def mse_loss(x: Tensor, target: Tensor, reduction: int = _MEAN) -> Any:
-    """aten::mse_loss: squares of the differences."""
-    return _loss(x, target, reduction, torch.square)
-
-
-def mse_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Any:
-    """aten::mse_loss_backward."""
-    return _loss_backward(grad, x, target, reduction, lambda d: d * 2)
-
-
-def smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = _MEAN, beta: float = 1.0) -> Any:
-    """aten::smooth_l1_loss: half a square over beta where the difference is below beta, else it less half of beta."""
-
-    def of(d: Tensor) -> Tensor:
-        far = d.abs()
-        return torch.where(far < beta, 0.5 * far * far / beta, far - 0.5 * beta)
-
-    return NotImplemented if beta <= 0 else _loss(x, target, reduction, of)
-
-
-def smooth_l1_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, beta: float) -> Any:
-    """aten::smooth_l1_loss_backward."""
-    if beta <= 0:
-        return NotImplemented
-    return _loss_backward(grad, x, target, reduction, lambda d: (d / beta).clamp(-1, 1))
-
-
-def huber_loss(x: Tensor, target: Tensor, reduction: int = _MEAN, delta: float = 1.0) -> Any:
-    """aten::huber_loss: half a square where the difference is below delta, else delta times it less half of delta."""
-
-    def of(d: Tensor) -> Tensor:
-        far = d.abs()
-        return torch.where(far < delta, 0.5 * far * far, delta * (far - 0.5 * delta))
-
-    return NotImplemented if delta <= 0 else _loss(x, target, reduction, of)
-
-
-def huber_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, delta: float) -> Any:
-    """aten::huber_loss_backward."""
-    return _loss_backward(grad, x, target, reduction, lambda d: d.clamp(-delta, delta))
 
 
 def log_sigmoid(x: Tensor) -> Any:

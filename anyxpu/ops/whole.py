@@ -56,6 +56,12 @@ _TAKES = {
     "variance.rows": "iii#",
     "variance.columns": "iiii#",
     "variance.together": "iiiii#",
+    "loss.each": "i#",
+    "loss.summed": "ii##",
+    "loss.slopes": "i##",
+    "loss.picked": "iiil",
+    "loss.picked_sums": "iiiil",
+    "loss.spread": "iiil",
 }
 NAMES = {
     torch.float32: "fp32",
