@@ -51,13 +51,13 @@ def cubic2d_backward(
     ends = zip(steps, sizes[1:], sources[1:], strict=True)
     if not align_corners and any(step * (o - 0.5) > n + 0.5 for step, o, n in ends):
         return NotImplemented  # scales that are not those of the sizes: no end to what the last element is in
-    most = [min(o, ceil(4 / step) + 5) if step else o for step, o in zip(steps, sizes[1:], strict=True)]
-    out = read.empty(sources)
-    served = windows.launch(
-        "interpolating.cubic_backward", (read.tensor, out), read, sources, sources, sizes, *most, *steps,
-        times=most[0] * most[1], CORNERS=align_corners,
-    )  # fmt: skip
-    return out if served else NotImplemented
+    numbers = [(1, 1.0)]
+    numbers += [(min(o, ceil(4 / step) + 5) if step else o, step) for step, o in zip(steps, sizes[1:], strict=True)]
+    alone = [(1, 0.0 if align_corners else 1.0)]
+    out = windows.each_dimension(
+        "interpolating.cubic_backward", read, sources, sizes, numbers, alone, CORNERS=align_corners
+    )
+    return NotImplemented if out is None else out
 
 
 def _steps(

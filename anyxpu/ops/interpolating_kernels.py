@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from anyxpu.ops.window_kernels import _address, _positions, _rows
+from anyxpu.ops.window_kernels import _address, _inner, _places, _positions, _rows, _taken
 
 
 @triton.jit
@@ -80,7 +80,7 @@ def cubic_backward(
     """The gradient of x; it is in at most KH x KW elements from the soonest on."""
     begin, end, strip = _rows(rows, down, C, IW, LAST, L)
     for first in range(begin, end, R):
-        plane, d, h, w, c, inside = _positions(first, strip, end, C, ID, IH, IW, LAST, R, L)
+        plane, d, h, w, c, inside = _places(first, strip, end, C, ID, IH, IW, LAST, R, L)
         h0, w0 = _soonest(h, fh, CORNERS), _soonest(w, fw, CORNERS)
         total = tl.zeros((R, L), OP)
         for kh in range(KH):
@@ -89,9 +89,9 @@ def cubic_backward(
             for kw in range(KW):
                 ow = w0 + kw
                 part = by_h * _share(w, ow, fw, IW, CORNERS, OP)
-                there = inside & (oh < OH) & (ow < OW) & (part != 0)
-                value = tl.load(grad + _address(plane, d, oh, ow, c, C, OD, OH, OW, LAST), mask=there, other=0.0)
-                total += tl.where(there, value.to(OP) * part, 0.0)
+                there = (oh < OH) & (ow < OW) & (part != 0)
+                at = _inner(plane, d, oh, ow, c, C, OD, OH, OW, LAST)
+                total += tl.where(there, _taken(grad + at, inside, LAST).to(OP) * part, 0.0)
         tl.store(out + _address(plane, d, h, w, c, C, ID, IH, IW, LAST), total.to(out.dtype.element_ty), mask=inside)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from anyxpu.ops.window_kernels import _address, _positions, _rows
+from anyxpu.ops.window_kernels import _address, _places, _positions, _rows, _taken
 
 
 @triton.jit
@@ -33,11 +33,11 @@ def pad(
     """Each element of the result from the one that it shows; REFLECT: mirrored at the edges, else the edge's."""
     begin, end, strip = _rows(rows, down, C, OW, LAST, L)
     for first in range(begin, end, R):
-        plane, od, oh, ow, c, inside = _positions(first, strip, end, C, OD, OH, OW, LAST, R, L)
+        plane, od, oh, ow, c, inside = _places(first, strip, end, C, OD, OH, OW, LAST, R, L)
         d = _origin(od, before_d, ID, REFLECT)
         h = _origin(oh, before_h, IH, REFLECT)
         w = _origin(ow, before_w, IW, REFLECT)
-        value = tl.load(x + _address(plane, d, h, w, c, C, ID, IH, IW, LAST), mask=inside)
+        value = _taken(x + _address(plane, d, h, w, c, C, ID, IH, IW, LAST), inside, LAST)
         tl.store(out + _address(plane, od, oh, ow, c, C, OD, OH, OW, LAST), value, mask=inside)
 
 

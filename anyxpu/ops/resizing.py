@@ -54,13 +54,10 @@ def nearest_backward(
     if made is None:
         return NotImplemented
     read, sizes, sources = made
-    out = read.empty(sources)
     steps = _steps(dims, sources, sizes, scales, _step)
-    most = tuple(ceil(1 / step) + 4 for step in steps)
-    served = windows.launch(
-        "nearest_backward", (read.tensor, out), read, sources, sources, sizes, *most, *steps, EXACT=exact
-    )  # fmt: skip
-    return out if served else NotImplemented
+    numbers = [(ceil(1 / step) + 4, step) for step in steps]
+    out = windows.each_dimension("nearest_backward", read, sources, sizes, numbers, [(1, 1.0)] * 2, EXACT=exact)
+    return NotImplemented if out is None else out
 
 
 def linear(
@@ -90,15 +87,14 @@ def linear_backward(
     if made is None:
         return NotImplemented
     read, sizes, sources = made
-    out = read.empty(sources)
-    if sizes == sources:
-        return out.copy_(read.tensor)
-    steps = _steps(dims, sources, sizes, scales, _corner_step if align_corners else _step)
-    most = tuple(min(o, ceil(2 / step) + 4) if step else o for step, o in zip(steps, sizes, strict=True))
-    served = windows.launch(
-        "linear_backward", (read.tensor, out), read, sources, sources, sizes, *most, *steps, CORNERS=align_corners
-    )  # fmt: skip
-    return out if served else NotImplemented
+    if sizes == sources:  # whatever the scales are
+        return read.empty(sources).copy_(read.tensor)
+    one = _corner_step if align_corners else _step
+    steps = _steps(dims, sources, sizes, scales, one)
+    numbers = [(min(o, ceil(2 / s) + 4) if s else o, s) for s, o in zip(steps, sizes, strict=True)]
+    alone = [(1, one(1, 1, None))] * 2
+    out = windows.each_dimension("linear_backward", read, sources, sizes, numbers, alone, CORNERS=align_corners)
+    return NotImplemented if out is None else out
 
 
 def _three(dims: int, given: Sequence[int], missing: int) -> tuple[int, int, int]:

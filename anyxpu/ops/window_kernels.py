@@ -39,9 +39,41 @@ def _positions(first, strip, end, C, D, H, W, LAST: tl.constexpr, R: tl.constexp
 
 
 @triton.jit
+def _places(first, strip, end, C, D, H, W, LAST: tl.constexpr, R: tl.constexpr, L: tl.constexpr):
+    """:func:`_positions`, for what is read by :func:`_taken`: where there is none, the last one, if lanes are of W."""
+    lane = strip + tl.arange(0, L)[None, :]
+    inside = (first + tl.arange(0, R)[:, None] < end) & (lane < (C if LAST else W))
+    row = tl.minimum(first + tl.arange(0, R)[:, None], end - 1)
+    if LAST:
+        w, c = row % W, lane
+        rest = row // W
+    else:
+        w, c = tl.minimum(lane, W - 1), row * 0
+        rest = row
+    h = rest % H
+    rest = rest // H
+    return rest // D, rest % D, h, w, c, inside
+
+
+@triton.jit
+def _taken(at, inside, LAST: tl.constexpr):
+    """What lies at places that are all there, unless lanes are of C.
+
+    A CPU reads lanes at places of their own one after the other, and where there is a mask has a branch for each.
+    """
+    return tl.load(at, mask=inside) if LAST else tl.load(at)
+
+
+@triton.jit
 def _address(plane, d, h, w, c, C, D, H, W, LAST: tl.constexpr):
     at = ((plane * D + d) * H + h) * W + w
     return at * C + c if LAST else at
+
+
+@triton.jit
+def _inner(plane, d, h, w, c, C, D, H, W, LAST: tl.constexpr):
+    """:func:`_address`, of the last element where one is beyond it."""
+    return _address(plane, tl.minimum(d, D - 1), tl.minimum(h, H - 1), tl.minimum(w, W - 1), c, C, D, H, W, LAST)
 
 
 # --- the largest of a window --------------------------------------------------------------------------------------
@@ -256,9 +288,9 @@ def nearest(
     """Each element from its nearest one; ``fd, fh, fw``: steps of the source for one of the result."""
     begin, end, strip = _rows(rows, down, C, OW, LAST, L)
     for first in range(begin, end, R):
-        plane, od, oh, ow, c, inside = _positions(first, strip, end, C, OD, OH, OW, LAST, R, L)
+        plane, od, oh, ow, c, inside = _places(first, strip, end, C, OD, OH, OW, LAST, R, L)
         d, h, w = _nearest(od, fd, ID, EXACT, OP), _nearest(oh, fh, IH, EXACT, OP), _nearest(ow, fw, IW, EXACT, OP)
-        value = tl.load(x + _address(plane, d, h, w, c, C, ID, IH, IW, LAST), mask=inside)
+        value = _taken(x + _address(plane, d, h, w, c, C, ID, IH, IW, LAST), inside, LAST)
         tl.store(out + _address(plane, od, oh, ow, c, C, OD, OH, OW, LAST), value, mask=inside)
 
 
@@ -276,7 +308,7 @@ def nearest_backward(
     """The gradient of x; at most KD x KH x KW elements from its earliest on may come from one."""
     begin, end, strip = _rows(rows, down, C, IW, LAST, L)
     for first in range(begin, end, R):
-        plane, d, h, w, c, inside = _positions(first, strip, end, C, ID, IH, IW, LAST, R, L)
+        plane, d, h, w, c, inside = _places(first, strip, end, C, ID, IH, IW, LAST, R, L)
         d0, h0, w0 = _earliest(d, fd), _earliest(h, fh), _earliest(w, fw)
         total = tl.zeros((R, L), OP)
         for kd in range(KD):
@@ -288,8 +320,8 @@ def nearest_backward(
                 for kw in range(KW):
                     ow = w0 + kw
                     there = in_h & (ow < OW) & (_nearest(ow, fw, IW, EXACT, OP) == w)
-                    value = tl.load(grad + _address(plane, od, oh, ow, c, C, OD, OH, OW, LAST), mask=there, other=0.0)
-                    total += value.to(OP)
+                    at = _inner(plane, od, oh, ow, c, C, OD, OH, OW, LAST)
+                    total += tl.where(there, _taken(grad + at, inside, LAST).to(OP), 0.0)
         tl.store(out + _address(plane, d, h, w, c, C, ID, IH, IW, LAST), total.to(out.dtype.element_ty), mask=inside)
 
 
@@ -309,7 +341,7 @@ def linear(
     """Each element between its neighbours in every dimension; CORNERS: those of source and result lie together."""
     begin, end, strip = _rows(rows, down, C, OW, LAST, L)
     for first in range(begin, end, R):
-        plane, od, oh, ow, c, inside = _positions(first, strip, end, C, OD, OH, OW, LAST, R, L)
+        plane, od, oh, ow, c, inside = _places(first, strip, end, C, OD, OH, OW, LAST, R, L)
         d0, d1, td = _between(od, fd, ID, CORNERS, OP)
         h0, h1, th = _between(oh, fh, IH, CORNERS, OP)
         w0, w1, tw = _between(ow, fw, IW, CORNERS, OP)
@@ -319,8 +351,8 @@ def linear(
                 a = _address(plane, d1 if kd else d0, h1 if kh else h0, w0, c, C, ID, IH, IW, LAST)
                 b = _address(plane, d1 if kd else d0, h1 if kh else h0, w1, c, C, ID, IH, IW, LAST)
                 part = (td if kd else 1 - td) * (th if kh else 1 - th)
-                left = tl.load(x + a, mask=inside, other=0.0).to(OP)
-                right = tl.load(x + b, mask=inside, other=0.0).to(OP)
+                left = _taken(x + a, inside, LAST).to(OP)
+                right = _taken(x + b, inside, LAST).to(OP)
                 total += part * (left * (1 - tw) + right * tw)
         at = _address(plane, od, oh, ow, c, C, OD, OH, OW, LAST)
         tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
@@ -350,7 +382,7 @@ def linear_backward(
     """The gradient of x; it is in at most KD x KH x KW elements from the soonest on."""
     begin, end, strip = _rows(rows, down, C, IW, LAST, L)
     for first in range(begin, end, R):
-        plane, d, h, w, c, inside = _positions(first, strip, end, C, ID, IH, IW, LAST, R, L)
+        plane, d, h, w, c, inside = _places(first, strip, end, C, ID, IH, IW, LAST, R, L)
         d0, h0, w0 = _soonest(d, fd, CORNERS), _soonest(h, fh, CORNERS), _soonest(w, fw, CORNERS)
         total = tl.zeros((R, L), OP)
         for kd in range(KD):
@@ -362,7 +394,7 @@ def linear_backward(
                 for kw in range(KW):
                     ow = w0 + kw
                     part = by_h * _share(w, ow, fw, IW, CORNERS, OP)
-                    there = inside & (od < OD) & (oh < OH) & (ow < OW) & (part != 0)
-                    value = tl.load(grad + _address(plane, od, oh, ow, c, C, OD, OH, OW, LAST), mask=there, other=0.0)
-                    total += tl.where(there, value.to(OP) * part, 0.0)
+                    there = (od < OD) & (oh < OH) & (ow < OW) & (part != 0)
+                    at = _inner(plane, od, oh, ow, c, C, OD, OH, OW, LAST)
+                    total += tl.where(there, _taken(grad + at, inside, LAST).to(OP) * part, 0.0)
         tl.store(out + _address(plane, d, h, w, c, C, ID, IH, IW, LAST), total.to(out.dtype.element_ty), mask=inside)

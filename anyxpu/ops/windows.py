@@ -182,3 +182,46 @@ def launch(
     with current(walked.tensor.device):
         run(groups, rows * width * times, *pointers, rows, down, walked.channels, *source, *result, *numbers)
     return True
+
+
+def each_dimension(
+    kernel: str,
+    grad: Source,
+    sources: Sequence[int],
+    sizes: Sequence[int],
+    numbers: Sequence[tuple[Any, ...]],
+    alone: Sequence[tuple[Any, ...]],
+    **constants: Any,
+) -> Tensor | None:
+    """A gradient that is a sum along each dimension by itself: so many launches, and not all places of a window.
+
+    Args:
+        kernel: of gradients of a result of sizes (D, H, W) or (H, W).
+        grad: of the result.
+        sources, sizes: of (D, H, W), of the gradient's source and of the result.
+        numbers: of each of these what the kernel takes behind its sizes: how many places may take part, and elements of
+            the source for one of the result.
+        alone: the same of a dimension of one element, for each that the kernel has before the last.
+        constants: its own.
+
+    Returns:
+        The gradient, in ``grad``'s format; None where the kernel is not there.
+    """
+    given, made, now = grad.tensor, grad.tensor, list(sizes)
+    wide = torch.float64 if given.dtype is torch.float64 else torch.float32
+    left = [d for d in range(3) if sources[d] != sizes[d] or numbers[d][1] != 1]
+    for d in left:
+        behind = prod(now[d + 1 :]) * grad.channels
+        before = made.numel() // (now[d] * behind)
+        now[d] = sources[d]
+        last = d == left[-1]
+        fresh = grad.empty(now, given.dtype if last else wide)
+        walked = Source(made, before, behind, (1, 1, sizes[d]), behind > 1, 1)
+        taken = [*alone, numbers[d]]
+        if not launch(
+            kernel, (made, fresh), walked, (1, 1, sources[d]), (1, 1, sources[d]), (1, 1, sizes[d]),
+            *(number for pair in zip(*taken, strict=True) for number in pair), times=int(numbers[d][0]), **constants,
+        ):  # fmt: skip
+            return None
+        made = fresh
+    return made if left else grad.empty(sources).copy_(given)
