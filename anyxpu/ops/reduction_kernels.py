@@ -302,3 +302,82 @@ def softmax_backward(
             result = _row(y, at + lanes, inside, 0.0, OP)
             made = g - libdevice.exp(result) * total if LOG else (g - total) * result
             tl.store(out + at + lanes, made.to(OUT), mask=inside)
+
+
+# Over dimensions that do not lie together in memory. A strip of columns stays in a cache of a CPU between its readings.
+
+
+@triton.jit
+def softmax_columns(
+    x,
+    out,
+    A,
+    N,
+    B,
+    LOG: tl.constexpr,
+    OP: tl.constexpr,
+    OUT: tl.constexpr,
+    R: tl.constexpr,
+    C: tl.constexpr,
+):
+    """Softmax (LOG: its logarithm) over N of ``x (A, N, B)``: C columns a program, R numbers of each at a time."""
+    strips = tl.cdiv(B, C)
+    column = (tl.program_id(0) % strips) * C + tl.arange(0, C)[None, :]
+    at = (tl.program_id(0) // strips).to(tl.int64) * N * B + column
+    most = tl.full((R, C), float("-inf"), OP)
+    for start in range(0, N, R):
+        lanes = start + tl.arange(0, R)[:, None]
+        inside = (lanes < N) & (column < B)
+        value = _row(x, at + lanes.to(tl.int64) * B, inside, float("-inf"), OP)
+        most = tl.maximum(most, value, propagate_nan=_ALL)
+    largest = tl.reduce(most, 0, larger)[None, :]
+    total = tl.zeros((R, C), OP)
+    for start in range(0, N, R):
+        lanes = start + tl.arange(0, R)[:, None]
+        inside = (lanes < N) & (column < B)
+        value = _row(x, at + lanes.to(tl.int64) * B, inside, float("-inf"), OP) - largest
+        total += tl.where(inside, libdevice.exp(value), 0.0)
+    whole = tl.sum(total, 0)[None, :]
+    for start in range(0, N, R):
+        lanes = start + tl.arange(0, R)[:, None]
+        inside = (lanes < N) & (column < B)
+        place = at + lanes.to(tl.int64) * B
+        value = _row(x, place, inside, 0.0, OP) - largest
+        made = value - libdevice.log(whole) if LOG else libdevice.exp(value) / whole
+        tl.store(out + place, made.to(OUT), mask=inside)
+
+
+@triton.jit
+def softmax_columns_backward(
+    grad,
+    y,
+    out,
+    A,
+    N,
+    B,
+    LOG: tl.constexpr,
+    OP: tl.constexpr,
+    OUT: tl.constexpr,
+    R: tl.constexpr,
+    C: tl.constexpr,
+):
+    """The gradient of what :func:`softmax_columns` read, of ``grad`` and its result ``y``."""
+    strips = tl.cdiv(B, C)
+    column = (tl.program_id(0) % strips) * C + tl.arange(0, C)[None, :]
+    at = (tl.program_id(0) // strips).to(tl.int64) * N * B + column
+    sums = tl.zeros((R, C), OP)
+    for start in range(0, N, R):
+        lanes = start + tl.arange(0, R)[:, None]
+        inside = (lanes < N) & (column < B)
+        place = at + lanes.to(tl.int64) * B
+        g = _row(grad, place, inside, 0.0, OP)
+        sums += g if LOG else g * _row(y, place, inside, 0.0, OP)
+    total = tl.sum(sums, 0)[None, :]
+    for start in range(0, N, R):
+        lanes = start + tl.arange(0, R)[:, None]
+        inside = (lanes < N) & (column < B)
+        place = at + lanes.to(tl.int64) * B
+        g = _row(grad, place, inside, 0.0, OP)
+        result = _row(y, place, inside, 0.0, OP)
+        made = g - libdevice.exp(result) * total if LOG else (g - total) * result
+        tl.store(out + place, made.to(OUT), mask=inside)

@@ -60,7 +60,7 @@ def source(kernel: str, *words: Any) -> Any:
         kernel: of ``reduction_kernels.py``.
         words: what is done to an element, to two, and to the result; the operand's type, the one it becomes first, the
             one that is computed in, the result's. Of a softmax: the operands' types, the one that is computed in, the
-            result's, whether it is the logarithm, whether a row is read once. Then rows and columns of a tile.
+            result's, whether it is the logarithm, of rows whether one is read once. Then rows and columns of a tile.
 
     Returns:
         A ``triton.compiler.ASTSource``.
@@ -70,7 +70,10 @@ def source(kernel: str, *words: Any) -> Any:
     from anyxpu.ops import reduction_kernels
 
     function = getattr(reduction_kernels, kernel)
-    signature, constants = (_softmax if "softmax" in kernel else _reduction)(*words)
+    if "softmax" in kernel:
+        signature, constants = _softmax("columns" in kernel, *words)
+    else:
+        signature, constants = _reduction(*words)
     return ASTSource(function, signature | dict.fromkeys(constants, "constexpr"), constants, {})
 
 
@@ -108,12 +111,10 @@ def _neutral(combine: str, type: str) -> float | int:
     return low if combine == "larger" else high
 
 
-def _softmax(
-    types: list[str], computed: str, out: str, log: bool, one: bool, rows: int, columns: int
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def _softmax(columns: bool, types: list[str], computed: str, out: str, log: bool, *words: Any) -> tuple[Any, Any]:
     dtypes = classes.dtypes()
     names = ("x",) if len(types) == 1 else ("grad", "y")
     signature = {name: f"*{type}" for name, type in zip(names, types, strict=True)}
-    signature |= {"out": f"*{out}", "A": "i32", "N": "i32"}
-    constants = {"LOG": log, "OP": dtypes[computed], "OUT": dtypes[out], "ONE": one, "R": rows, "C": columns}
-    return signature, constants
+    signature |= {"out": f"*{out}", **dict.fromkeys(("A", "N", *("B" * columns)), "i32")}
+    constants = {"LOG": log, "OP": dtypes[computed], "OUT": dtypes[out]}
+    return signature, constants | dict(zip(("R", "C") if columns else ("ONE", "R", "C"), words, strict=True))

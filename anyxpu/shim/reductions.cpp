@@ -13,6 +13,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -348,6 +349,13 @@ bool reduce_call(const Served& served, const c10::FunctionSchema& schema, at::Ar
 
 // --- softmax --------------------------------------------------------------------------------------------------
 
+// Numbers before, along, and behind a dimension.
+std::array<int64_t, 3> around(const Tensor& t, int64_t dim) {
+  if (t.dim() == 0) return {1, 1, 1};
+  return {c10::multiply_integers(t.sizes().slice(0, dim)), t.size(dim),
+          c10::multiply_integers(t.sizes().slice(dim + 1))};
+}
+
 bool softmax_call(const Served& served, const c10::FunctionSchema& schema, at::ArrayRef<IValue> given, Tensor* result) {
   const bool backward = served.kind.find("backward") != std::string::npos;
   const bool log = served.kind.starts_with("log");
@@ -381,31 +389,41 @@ bool softmax_call(const Served& served, const c10::FunctionSchema& schema, at::A
     *result = target != nullptr ? target->toTensor() : at::empty(first.sizes(), first.options().dtype(out_type));
     return true;
   }
-  const bool last = first.dim() == 0 || dim == first.dim() - 1;
-  const auto rows = [&](const Tensor& t) { return (last ? t : t.transpose(dim, -1)).contiguous(); };
-  const Tensor x = rows(first), y = backward ? rows(given[1].toTensor()) : Tensor();
-  const int64_t n = x.dim() == 0 ? 1 : x.size(-1), a = x.numel() / n;
+  const auto [a, n, b] = around(first, dim);
+  // Of a few columns each line of memory is read by its own program: they become rows.
+  constexpr int64_t kColumns = 8;
+  const bool columns = b >= kColumns;
+  const auto moved = [&](const Tensor& t) { return (b == 1 || columns ? t : t.transpose(dim, -1)).contiguous(); };
+  const Tensor x = moved(first), y = backward ? moved(given[1].toTensor()) : Tensor();
   constexpr int64_t kOnce = 1024;  // numbers of a row that are read once
   const bool one = n <= kOnce;
-  const Tile tile = row_tile(device, n, one ? kOnce : on_cpu(device) ? 256 : 2048);
+  const Tile tile = !columns         ? row_tile(device, n,
+                                                one              ? kOnce
+                                                : on_cpu(device) ? 256
+                                                                 : 2048)
+                    : on_cpu(device) ? Tile{1, 32}
+                                     : Tile{16, 64};
   std::vector<std::string> types{name_of(first.scalar_type())};
   if (backward) types.emplace_back(types[0]);
+  const std::string kernel = std::string(columns ? "softmax_columns" : "softmax") + (backward ? "_backward" : "");
+  const std::string op(name_of(computed)), out(name_of(out_type));
   Entry entry{};
-  if (!find(device, "softmax", &entry, std::string(backward ? "softmax_backward" : "softmax"), types,
-            std::string(name_of(computed)), std::string(name_of(out_type)), log, one, tile.rows, tile.columns))
+  if (columns ? !find(device, "softmax", &entry, kernel, types, op, out, log, tile.rows, tile.columns)
+              : !find(device, "softmax", &entry, kernel, types, op, out, log, one, tile.rows, tile.columns))
     return false;
   Tensor made = at::empty(x.sizes(), x.options().dtype(out_type));
   Arguments args;
   args.pointer(x.const_data_ptr());
   if (backward) args.pointer(y.const_data_ptr());
   args.pointer(made.mutable_data_ptr());
-  args.integer(a);
+  args.integer(columns ? a : a * b);
   args.integer(n);
-  const auto rounds = static_cast<double>(a * n) / static_cast<double>(tile.rows * tile.columns);
-  args.launch(device, entry, (a + tile.rows - 1) / tile.rows,
-              static_cast<uint64_t>(rounds * static_cast<double>(entry.operations)), made.const_data_ptr(),
-              served.name.c_str());
-  if (!last) made = made.transpose(dim, -1).contiguous();
+  if (columns) args.integer(b);
+  const auto rounds = static_cast<double>(first.numel()) / static_cast<double>(tile.rows * tile.columns);
+  const int64_t groups = columns ? a * ((b + tile.columns - 1) / tile.columns) : (a * b + tile.rows - 1) / tile.rows;
+  args.launch(device, entry, groups, static_cast<uint64_t>(rounds * static_cast<double>(entry.operations)),
+              made.const_data_ptr(), served.name.c_str());
+  if (b != 1 && !columns) made = made.transpose(dim, -1).contiguous();
   if (target == nullptr) {
     *result = made;
   } else {
