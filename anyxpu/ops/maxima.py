@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyxpu.ops import whole, windows
+from anyxpu.ops import pooling, whole, windows
 
 
 def adaptive(dims: int, x: Tensor, output_size: Sequence[int]) -> Any:
@@ -28,6 +28,9 @@ def adaptive(dims: int, x: Tensor, output_size: Sequence[int]) -> Any:
     if read is None or len(output_size) != dims or min(output_size) <= 0:
         return NotImplemented
     sizes = (1,) * (3 - dims) + tuple(output_size)
+    alike = _alike(dims, read.sizes, sizes)
+    if alike is not None:
+        return pooling.max_pool(dims, read.tensor, alike, alike, (0,), (1,), False)
     most = tuple(-(-i // o) + 1 for i, o in zip(read.sizes, sizes, strict=True))
     out, indices = read.empty(sizes), read.empty(sizes, torch.int64)
     served = windows.launch(
@@ -46,6 +49,9 @@ def adaptive_backward(dims: int, grad: Tensor, x: Tensor, indices: Tensor) -> An
     if grad.shape[: x.dim() - dims] != x.shape[: x.dim() - dims]:
         return NotImplemented
     sizes = (1,) * (3 - dims) + tuple(grad.shape[grad.dim() - dims :])
+    alike = _alike(dims, read.sizes, sizes)
+    if alike is not None:
+        return pooling.max_pool_backward(dims, grad, read.tensor, alike, alike, (0,), (1,), False, indices)
     most = tuple(-(-o // i) + 1 for i, o in zip(read.sizes, sizes, strict=True))
     operands = [t.contiguous(memory_format=read.format) for t in (grad, indices)]
     out = torch.empty_like(read.tensor, memory_format=read.format)
@@ -53,6 +59,13 @@ def adaptive_backward(dims: int, grad: Tensor, x: Tensor, indices: Tensor) -> An
         "maxima.adaptive_backward", (*operands, out), read, read.sizes, read.sizes, sizes, *most, times=prod(most)
     )  # fmt: skip
     return out if served else NotImplemented
+
+
+def _alike(dims: int, source: Sequence[int], sizes: Sequence[int]) -> list[int] | None:
+    """The size of the windows, where it is one for all and they do not overlap."""
+    if any(i % o for i, o in zip(source, sizes, strict=True)):
+        return None
+    return [i // o for i, o in zip(source, sizes, strict=True)][3 - dims :]
 
 
 def _plain(dims: int, x: Tensor) -> windows.Source | None:
