@@ -28,6 +28,8 @@ def adaptive(dims: int, x: Tensor, output_size: Sequence[int]) -> Any:
     if read is None or len(output_size) != dims or min(output_size) <= 0:
         return NotImplemented
     sizes = (1,) * (3 - dims) + tuple(output_size)
+    if max(sizes) == 1:
+        return _of_planes(read)
     alike = _alike(dims, read.sizes, sizes)
     if alike is not None:
         return pooling.max_pool(dims, read.tensor, alike, alike, (0,), (1,), False)
@@ -59,6 +61,18 @@ def adaptive_backward(dims: int, grad: Tensor, x: Tensor, indices: Tensor) -> An
         "maxima.adaptive_backward", (*operands, out), read, read.sizes, read.sizes, sizes, *most, times=prod(most)
     )  # fmt: skip
     return out if served else NotImplemented
+
+
+def _of_planes(read: windows.Source) -> Any:
+    """The largest of each plane, which is one window: of all NaNs the first is named, where the CPU names the last."""
+    x = read.tensor
+    if read.last:
+        flat, dim = x.movedim(1, -1).flatten(1, -2), 1
+    else:
+        flat, dim = x.flatten(-read.dims), -1
+    out, indices = read.empty((1, 1, 1)), read.empty((1, 1, 1), torch.int64)
+    values, places = flat.max(dim)
+    return out.copy_(values.view(out.shape)), indices.copy_(places.view(out.shape))
 
 
 def _alike(dims: int, source: Sequence[int], sizes: Sequence[int]) -> list[int] | None:

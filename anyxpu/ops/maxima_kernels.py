@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from anyxpu.ops.window_kernels import _address, _behind, _first, _positions, _rows
+from anyxpu.ops.window_kernels import _address, _behind, _first, _inner, _places, _positions, _rows, _taken
 
 
 @triton.jit
@@ -20,7 +20,7 @@ def adaptive(
     """Of each of OD x OH x OW windows that cover the source; none is larger than KD x KH x KW."""
     begin, end, strip = _rows(rows, down, C, OW, LAST, L)
     for first in range(begin, end, R):
-        plane, od, oh, ow, c, inside = _positions(first, strip, end, C, OD, OH, OW, LAST, R, L)
+        plane, od, oh, ow, c, inside = _places(first, strip, end, C, OD, OH, OW, LAST, R, L)
         d0, d1 = _first(od, ID, OD), _behind(od, ID, OD)
         h0, h1 = _first(oh, IH, OH), _behind(oh, IH, OH)
         w0, w1 = _first(ow, IW, OW), _behind(ow, IW, OW)
@@ -30,8 +30,8 @@ def adaptive(
             for kh in range(KH):
                 for kw in range(KW):
                     d, h, w = d0 + kd, h0 + kh, w0 + kw
-                    there = inside & (d < d1) & (h < h1) & (w < w1)
-                    value = tl.load(x + _address(plane, d, h, w, c, C, ID, IH, IW, LAST), mask=there, other=0.0).to(OP)
+                    there = (d < d1) & (h < h1) & (w < w1)
+                    value = _taken(x + _inner(plane, d, h, w, c, C, ID, IH, IW, LAST), inside, LAST).to(OP)
                     better = there & ((where < 0) | (value > best) | (value != value))
                     best = tl.where(better, value, best)
                     where = tl.where(better, (d * IH + h) * IW + w, where)

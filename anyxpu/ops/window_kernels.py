@@ -91,7 +91,10 @@ def max_pool(
     """
     begin, end, strip = _rows(rows, down, C, OW, LAST, L)
     for first in range(begin, end, R):
-        plane, od, oh, ow, c, inside = _positions(first, strip, end, C, OD, OH, OW, LAST, R, L)
+        if LAST or S[2] == 1:
+            plane, od, oh, ow, c, inside = _positions(first, strip, end, C, OD, OH, OW, LAST, R, L)
+        else:
+            plane, od, oh, ow, c, inside = _places(first, strip, end, C, OD, OH, OW, LAST, R, L)
         best = tl.full((R, L), float("-inf"), OP)
         where = tl.full((R, L), -1, tl.int32)
         for kd in range(K[0]):
@@ -100,8 +103,13 @@ def max_pool(
                 h = oh * S[1] - P[1] + kh * A[1]
                 for kw in range(K[2]):
                     w = ow * S[2] - P[2] + kw * A[2]
-                    there = inside & (d >= 0) & (d < ID) & (h >= 0) & (h < IH) & (w >= 0) & (w < IW)
-                    value = tl.load(x + _address(plane, d, h, w, c, C, ID, IH, IW, LAST), mask=there, other=0.0).to(OP)
+                    there = (d >= 0) & (d < ID) & (h >= 0) & (h < IH) & (w >= 0) & (w < IW)
+                    if LAST or S[2] == 1:  # lanes are neighbours in memory
+                        at = _address(plane, d, h, w, c, C, ID, IH, IW, LAST)
+                        value = tl.load(x + at, mask=inside & there, other=0.0).to(OP)
+                    else:
+                        d_, h_, w_ = tl.maximum(d, 0), tl.maximum(h, 0), tl.maximum(w, 0)
+                        value = _taken(x + _inner(plane, d_, h_, w_, c, C, ID, IH, IW, LAST), inside, LAST).to(OP)
                     better = there & ((where < 0) | (value > best) | (value != value))
                     best = tl.where(better, value, best)
                     where = tl.where(better, (d * IH + h) * IW + w, where)
