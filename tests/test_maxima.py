@@ -62,6 +62,8 @@ def test_the_largest_of_windows(kind, dims, full):
             x = image(dims, dtype, rng, 1 if kind == "adaptive" else 4)
             if kind == "adaptive":
                 given = ([rng.randint(1, 8) for _ in range(dims)],)
+                if rng.random() < 0.5:  # windows that do not overlap, of whole planes among them
+                    given = ([rng.choice([1, n]) for n in x.shape[-dims:]] if rng.random() < 0.5 else [1] * dims,)
                 moved = given
             else:
                 size = [rng.randint(1, 3) for _ in range(dims)]

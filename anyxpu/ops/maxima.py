@@ -64,7 +64,7 @@ def adaptive_backward(dims: int, grad: Tensor, x: Tensor, indices: Tensor) -> An
 
 
 def _of_planes(read: windows.Source) -> Any:
-    """The largest of each plane, which is one window: of all NaNs the first is named, where the CPU names the last."""
+    """The largest of each plane, which is one window."""
     x = read.tensor
     if read.last:
         flat, dim = x.movedim(1, -1).flatten(1, -2), 1
@@ -72,6 +72,10 @@ def _of_planes(read: windows.Source) -> Any:
         flat, dim = x.flatten(-read.dims), -1
     out, indices = read.empty((1, 1, 1)), read.empty((1, 1, 1), torch.int64)
     values, places = flat.max(dim)
+    # Of NaNs the last is named, as by the kernels of windows.
+    order = torch.arange(flat.shape[dim], dtype=torch.int32, device=x.device)
+    last = torch.where(flat != flat, order[:, None] if read.last else order, -1).amax(dim)
+    places = torch.where(last < 0, places, last)
     return out.copy_(values.view(out.shape)), indices.copy_(places.view(out.shape))
 
 

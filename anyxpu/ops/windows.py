@@ -131,7 +131,9 @@ def read(
     last = False
     if x.dim() == dims + 2 and dims > 1:
         format = torch.channels_last if dims == 2 else torch.channels_last_3d
-        last = like.last if like is not None else not x.is_contiguous() and x.is_contiguous(memory_format=format)
+        # Planes of one element lie either way; strides say which is meant, as at::suggest_memory_format has it.
+        meant = not x.is_contiguous() or (x.shape[1] > 1 and x.stride(-1) == x.shape[1])
+        last = like.last if like is not None else meant and x.is_contiguous(memory_format=format)
     x = x.contiguous(memory_format=format) if last else x.contiguous()
     sizes = (1,) * (3 - dims) + tuple(x.shape[x.dim() - dims :])
     planes = prod(x.shape[: x.dim() - dims])
