@@ -351,6 +351,14 @@ TABLE: tuple[Patch, ...] = (
         "compiling such products takes longer on a CPU device",
     ),
     Patch(
+        "no-padded-strides",
+        f"{_INDUCTOR}.compile_fx",
+        ("maybe_disable_comprehensive_padding", "config.comprehensive_padding", "config.disable_padding_cpu"),
+        "anyxpu.inductor.heuristics:never_pad_strides",
+        "buffers' strides are padded, as a GPU's alignment asks, and readers may take other strides than they get",
+        "compiled gradients of group norms of channels-last images are wrong on a CPU device",
+    ),
+    Patch(
         "tuners-beside-cuda",
         f"{_INDUCTOR}.runtime.benchmarking",
         ("_get_default_gpu_device_type",),

@@ -189,3 +189,32 @@ def test_gradients_of_gradients():
     assert torch.autograd.gradcheck(lambda x, w: F.batch_norm(x, None, None, w, w, True), (x, weight))
     assert torch.autograd.gradgradcheck(lambda x, w: F.batch_norm(x, None, None, w, w, True), (x, weight))
     assert torch.autograd.gradgradcheck(lambda x, w: F.group_norm(x, 2, w, w), (x, weight))
+
+
+@pytest.mark.parametrize("norm", ["group", "instance", "batch", "layer"])
+@pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels-last"])
+def test_compiled_gradients_of_images_norms(norm, last):
+    """Planes of a size whose strides Inductor would pad: each reader has to take the strides that there are."""
+    norms = {
+        "group": lambda x, w, b: F.group_norm(x, 8, w, b),
+        "instance": lambda x, w, b: F.instance_norm(x, weight=w, bias=b),
+        "batch": lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True),
+        "layer": lambda x, w, b: F.layer_norm(x.permute(0, 2, 3, 1), (64,), w, b).permute(0, 3, 1, 2),
+    }
+
+    def step(x, w, b):
+        return torch.logsumexp(norms[norm](x, w, b), 1)
+
+    x = torch.randn(2, 64, 37, 41)
+    given = [x.contiguous(memory_format=torch.channels_last) if last else x, torch.rand(64) + 0.5, torch.randn(64)]
+    weights = torch.randn(2, 37, 41)
+    sides = []
+    for device, dtype in (("cpu", torch.float64), ("xpu", torch.float32)):
+        leaves = [t.to(dtype).to(device).requires_grad_() for t in given]
+        with torch._inductor.config.patch(force_disable_caches=True):
+            made = (torch.compile(step) if device == "xpu" else step)(*leaves)
+            sides.append((made, *torch.autograd.grad(made, leaves, weights.to(dtype).to(device))))
+    if simulate.active():
+        return
+    for got, want in zip(sides[1], sides[0], strict=True):
+        torch.testing.assert_close(got.double().cpu(), want, rtol=1e-4, atol=1e-4 * want.abs().max().item())

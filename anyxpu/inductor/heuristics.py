@@ -139,6 +139,25 @@ def longer_rows(module: ModuleType) -> None:
     module.InductorChoices.should_use_persistent_reduction = staticmethod(should_use_persistent_reduction)
 
 
+def never_pad_strides(module: ModuleType) -> None:
+    """Keep graphs of ``torch._inductor.compile_fx`` from padding their buffers' strides where devices are CPUs.
+
+    Padding serves a GPU's alignment rules, and in-tree Inductor does not pad on a CPU either. Where it pads, a reader
+    may have been written for the padded strides of a buffer that is laid out another way in the end: torch 2.13's
+    gradients of a group norm of channels-last images are wrong so.
+    """
+    from torch._inductor import config
+
+    original = module.maybe_disable_comprehensive_padding
+
+    def maybe_disable_comprehensive_padding(example_inputs: Sequence[Any]) -> Any:
+        if config.comprehensive_padding and config.disable_padding_cpu and only_cpu_devices():
+            return config.patch(comprehensive_padding=False)
+        return original(example_inputs)
+
+    module.__dict__["maybe_disable_comprehensive_padding"] = maybe_disable_comprehensive_padding
+
+
 def _asks_for_templates(config: Any) -> bool:
     """Do the backends that autotuning may choose from leave nothing but Triton's templates?
 

@@ -1,4 +1,4 @@
-"""Operators that are a few others in a row, each of which has a kernel here: losses, gates, statistics, selections.
+"""Operators that are a few others in a row, each of which has a kernel here: gates, statistics, selections.
 
 A function here returns ``NotImplemented`` for a call that it does not serve; the host then computes it, or raises what
 CPU torch raises. What has 16 bits is computed in float32 and rounded once.
@@ -23,7 +23,7 @@ def _wide(t: Tensor) -> Tensor:
     return t.float() if t.dtype in _NARROW else t
 
 
-# --- losses -------------------------------------------------------------------------------------------------------
+# --- of floats ----------------------------------------------------------------------------------------------------
 
 
 def _alike(x: Tensor, *others: Tensor | None) -> bool:
