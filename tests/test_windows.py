@@ -153,6 +153,21 @@ def test_resizing(mode, dims, full):
                 compare(lambda t: F.interpolate(t, **named), x, (mode, x.shape, named))  # noqa: B023
 
 
+@pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels-last"])
+def test_planes_of_one_element_lie_as_their_strides_say(last):
+    """Memory is the same in either format: results of more elements show which was meant."""
+    x = torch.randn(2, 3, 1, 1).contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+    x = x.as_strided(x.shape, (3, 1, 3, 3) if last else (3, 1, 1, 1))
+    for call in (
+        lambda t: F.interpolate(t, size=(4, 5)),
+        lambda t: F.adaptive_max_pool2d(t, (8, 2)),
+        lambda t: F.adaptive_avg_pool2d(t, (8, 2)),
+    ):
+        got, want = call(x.to("xpu")), call(x)
+        assert got.stride() == want.stride()
+        assert simulate.active() or torch.equal(got.cpu(), want)
+
+
 def test_nearest_of_bytes():
     x = torch.randint(0, 256, (2, 3, 7, 9), dtype=torch.uint8)
     got = F.interpolate(x.to("xpu"), size=(11, 30))

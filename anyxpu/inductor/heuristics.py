@@ -140,18 +140,22 @@ def longer_rows(module: ModuleType) -> None:
 
 
 def never_pad_strides(module: ModuleType) -> None:
-    """Keep graphs of ``torch._inductor.compile_fx`` from padding their buffers' strides where devices are CPUs.
+    """Keep graphs of ``torch._inductor.compile_fx`` from padding their buffers' strides on CPU devices.
 
     Padding serves a GPU's alignment rules, and in-tree Inductor does not pad on a CPU either. Where it pads, a reader
     may have been written for the padded strides of a buffer that is laid out another way in the end: torch 2.13's
     gradients of a group norm of channels-last images are wrong so.
     """
+    import torch
     from torch._inductor import config
 
     original = module.maybe_disable_comprehensive_padding
 
     def maybe_disable_comprehensive_padding(example_inputs: Sequence[Any]) -> Any:
-        if config.comprehensive_padding and config.disable_padding_cpu and only_cpu_devices():
+        # CUDA may be beside: what counts is where this graph runs.
+        devices = {t.device for t in example_inputs if isinstance(t, torch.Tensor) and t.device.type != "cpu"}
+        cpus = all(d.type == "xpu" and torch.xpu.get_device_properties(d).type == "cpu" for d in devices)
+        if devices and cpus and config.comprehensive_padding and config.disable_padding_cpu:
             return config.patch(comprehensive_padding=False)
         return original(example_inputs)
 

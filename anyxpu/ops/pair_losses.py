@@ -1,4 +1,7 @@
-"""Losses of two tensors, an element at a time, by the kernels of ``loss_kernels.py``: two launches at the most.
+"""Losses of two tensors, an element at a time, by the kernels of ``loss_kernels.py``.
+
+A loss is one launch, or of many numbers a launch and the sum of its programs' parts; its gradient is one. Operands that
+lie differently are copied first.
 
 A function here returns ``NotImplemented`` for a call that it does not serve; the host then computes it, or raises what
 CPU torch raises. What has 16 bits is computed and summed in float32, and rounded once.
@@ -15,12 +18,12 @@ from torch import Tensor
 from anyxpu.ops import launching, whole
 from anyxpu.ops.current_device import current
 
-NONE, MEAN, SUM = 0, 1, 2  # at::Reduction
+_NONE, _MEAN = 0, 1  # at::Reduction
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _CHUNK = 1 << 14  # numbers of a sum, where that keeps the device busy
 
 
-def mse_loss(x: Tensor, target: Tensor, reduction: int = MEAN) -> Any:
+def mse_loss(x: Tensor, target: Tensor, reduction: int = _MEAN) -> Any:
     """aten::mse_loss: squares of the differences.
 
     Args:
@@ -35,7 +38,7 @@ def mse_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -
     return _gradient("mse", grad, x, target, None, reduction, 0.0)
 
 
-def smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = MEAN, beta: float = 1.0) -> Any:
+def smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = _MEAN, beta: float = 1.0) -> Any:
     """aten::smooth_l1_loss: half a square over beta where the difference is below beta, else it less half of beta."""
     return NotImplemented if beta <= 0 else _loss("smooth_l1", x, target, None, reduction, beta)
 
@@ -45,7 +48,7 @@ def smooth_l1_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: 
     return NotImplemented if beta <= 0 else _gradient("smooth_l1", grad, x, target, None, reduction, beta)
 
 
-def huber_loss(x: Tensor, target: Tensor, reduction: int = MEAN, delta: float = 1.0) -> Any:
+def huber_loss(x: Tensor, target: Tensor, reduction: int = _MEAN, delta: float = 1.0) -> Any:
     """aten::huber_loss: half a square where the difference is below delta, else delta times it less half of delta."""
     return NotImplemented if delta <= 0 else _loss("huber", x, target, None, reduction, delta)
 
@@ -55,7 +58,7 @@ def huber_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int,
     return NotImplemented if delta <= 0 else _gradient("huber", grad, x, target, None, reduction, delta)
 
 
-def binary_cross_entropy(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = MEAN) -> Any:
+def binary_cross_entropy(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = _MEAN) -> Any:
     """aten::binary_cross_entropy: ``-(target * log x + (1 - target) * log(1 - x))``, logarithms from -100 on.
 
     Args:
@@ -69,7 +72,7 @@ def binary_cross_entropy(x: Tensor, target: Tensor, weight: Tensor | None = None
 
 
 def binary_cross_entropy_backward(
-    grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = MEAN
+    grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = _MEAN
 ) -> Any:
     """aten::binary_cross_entropy_backward: the gradient of :func:`binary_cross_entropy`'s ``x``."""
     if x.shape != target.shape:
@@ -127,7 +130,7 @@ def _loss(kind: str, x: Tensor, target: Tensor, weight: Tensor | None, reduction
         if n > whole.MOST:
             return NotImplemented
         pointers = (one, other, one if factors is None else factors)
-        if reduction != NONE:
+        if reduction != _NONE:
             return _sum(pointers, words, n, reduction, p)
         out = torch.empty_like(one)
         line = whole.line(x.get_device())
@@ -152,7 +155,7 @@ def _sum(pointers: tuple[Tensor, ...], words: dict[str, Any], n: int, reduction:
     parts = max(1, min(-(-n // _CHUNK), launching.programs(device) * (4 if cpu else 1)))
     chunk = -(-n // (parts * lanes)) * lanes
     parts = -(-n // chunk)
-    over = float(n) if reduction == MEAN else 1.0
+    over = float(n) if reduction == _MEAN else 1.0
     wide = torch.float64 if x.dtype is torch.float64 else torch.float32
     out = torch.empty(parts, dtype=x.dtype if parts == 1 else wide, device=x.device)
     if not whole.launch("loss.summed", (*pointers, out), parts, n, n, chunk, p, over, **words, L=lanes):
@@ -177,7 +180,7 @@ def _gradient(
             return NotImplemented
         out = torch.empty_like(one)
         pointers = (grad if given is None else given, one, other, one if factors is None else factors, out)
-        line, over = whole.line(x.get_device()), float(x.numel()) if reduction == MEAN else 1.0
+        line, over = whole.line(x.get_device()), float(x.numel()) if reduction == _MEAN else 1.0
         words = _words(kind, x, weight) | {"ONE": one_for_all}
         if not whole.launch("loss.slopes", pointers, -(-n // line), n, n, p, over, **words, L=line):
             return NotImplemented

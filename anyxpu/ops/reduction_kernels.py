@@ -308,6 +308,14 @@ def softmax_backward(
 
 
 @triton.jit
+def _strip(N, B, C: tl.constexpr):
+    """The C columns of this program, and where the first of their N numbers lie."""
+    strips = tl.cdiv(B, C)
+    column = (tl.program_id(0) % strips) * C + tl.arange(0, C)[None, :]
+    return column, (tl.program_id(0) // strips).to(tl.int64) * N * B + column
+
+
+@triton.jit
 def softmax_columns(
     x,
     out,
@@ -321,9 +329,7 @@ def softmax_columns(
     C: tl.constexpr,
 ):
     """Softmax (LOG: its logarithm) over N of ``x (A, N, B)``: C columns a program, R numbers of each at a time."""
-    strips = tl.cdiv(B, C)
-    column = (tl.program_id(0) % strips) * C + tl.arange(0, C)[None, :]
-    at = (tl.program_id(0) // strips).to(tl.int64) * N * B + column
+    column, at = _strip(N, B, C)
     most = tl.full((R, C), float("-inf"), OP)
     for start in range(0, N, R):
         lanes = start + tl.arange(0, R)[:, None]
@@ -362,9 +368,7 @@ def softmax_columns_backward(
     C: tl.constexpr,
 ):
     """The gradient of what :func:`softmax_columns` read, of ``grad`` and its result ``y``."""
-    strips = tl.cdiv(B, C)
-    column = (tl.program_id(0) % strips) * C + tl.arange(0, C)[None, :]
-    at = (tl.program_id(0) // strips).to(tl.int64) * N * B + column
+    column, at = _strip(N, B, C)
     sums = tl.zeros((R, C), OP)
     for start in range(0, N, R):
         lanes = start + tl.arange(0, R)[:, None]

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <cinttypes>
 #include <cstring>
 #include <string_view>
 #include <unordered_set>
@@ -23,6 +22,8 @@ std::array<std::atomic<const char*>, kRemembered> g_launched{};
 std::atomic<uint32_t> g_launches{0};
 
 thread_local const char* t_running = nullptr;
+
+std::atomic_flag g_said;  // several of the device's threads may leave memory at once
 
 struct Previous {
   int signal;
@@ -83,7 +84,7 @@ class Maps {
   }
 
   const int file_;
-  std::array<char, 4096> buffer_;
+  std::array<char, 1024> buffer_;  // a signal's stack is small
   ssize_t at_ = 0, got_ = 0;
 };
 
@@ -140,7 +141,7 @@ void say_which() {
 
 void on_fault(int signal, siginfo_t* info, void* context) {
   const auto* machine = static_cast<const ucontext_t*>(context);
-  if (is_generated(static_cast<uint64_t>(machine->uc_mcontext.gregs[REG_RIP]))) {
+  if (is_generated(static_cast<uint64_t>(machine->uc_mcontext.gregs[REG_RIP])) && !g_said.test_and_set()) {
     say("\nanyxpu: a kernel on the xpu device left its memory (it read or wrote at ");
     // The processor does not tell an address that has more bits than there can be.
     if (info->si_code > 0 && info->si_code < SI_KERNEL) {
