@@ -3,6 +3,7 @@
 // Otherwise the last words are those of the compiler inside Intel's runtime, which asks for a report of its bug.
 #include <fcntl.h>
 #include <signal.h>
+#include <time.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -23,7 +24,10 @@ std::atomic<uint32_t> g_launches{0};
 
 thread_local const char* t_running = nullptr;
 
-std::atomic_flag g_said;  // several of the device's threads may leave memory at once
+// Several of the device's threads may leave memory at once: one of them says so, and the others let it finish, as
+// whoever is asked next ends the process.
+std::atomic_flag g_saying;
+std::atomic<bool> g_said{false};
 
 struct Previous {
   int signal;
@@ -99,60 +103,82 @@ bool is_generated(uint64_t address) {
   return false;
 }
 
-void say(const char* text) {
-  for (size_t left = std::strlen(text); left > 0;) {
-    const ssize_t written = ::write(STDERR_FILENO, text, left);
-    if (written <= 0) return;
-    text += written;
-    left -= static_cast<size_t>(written);
+// A sentence, written at once so that no other thread's words come between.
+class Sentence {
+ public:
+  void add(const char* text, size_t most = 1024) {
+    for (size_t left = most; *text != '\0' && left > 0 && size_ < text_.size(); --left) text_[size_++] = *text++;
   }
-}
 
-void say_address(uint64_t address) {
-  std::array<char, 19> text{};
-  size_t at = text.size() - 1;
-  do {
-    text[--at] = "0123456789abcdef"[address % 16];
-    address /= 16;
-  } while (address != 0);
-  text[--at] = 'x';
-  text[--at] = '0';
-  say(text.data() + at);
-}
+  void add_name(const char* name) { add(name, 256); }
 
-void say_which() {
+  void add_address(uint64_t address) {
+    std::array<char, 19> digits{};
+    size_t at = digits.size() - 1;
+    do {
+      digits[--at] = "0123456789abcdef"[address % 16];
+      address /= 16;
+    } while (address != 0);
+    digits[--at] = 'x';
+    digits[--at] = '0';
+    add(digits.data() + at);
+  }
+
+  void say() const {
+    for (size_t at = 0; at < size_;) {
+      const ssize_t written = ::write(STDERR_FILENO, text_.data() + at, size_ - at);
+      if (written <= 0) return;
+      at += static_cast<size_t>(written);
+    }
+  }
+
+ private:
+  std::array<char, 2048> text_;  // a signal's stack is small
+  size_t size_ = 0;
+};
+
+void add_which(Sentence& sentence) {
   if (t_running != nullptr) {
-    say("It is `");
-    say(t_running);
-    say("`.");
+    sentence.add("It is `");
+    sentence.add_name(t_running);
+    sentence.add("`.");
     return;
   }
-  say("It is one of those launched last (synchronize() behind each tells which), the newest first:");
+  sentence.add("It is one of those launched last (synchronize() behind each tells which), the newest first:");
   const uint32_t count = g_launches.load(std::memory_order_relaxed);
   for (uint32_t back = 1; back <= kRemembered && back <= count; ++back) {
     const char* name = g_launched[(count - back) % kRemembered].load(std::memory_order_relaxed);
     if (name == nullptr) continue;
-    say(back == 1 ? " `" : ", `");
-    say(name);
-    say("`");
+    sentence.add(back == 1 ? " `" : ", `");
+    sentence.add_name(name);
+    sentence.add("`");
   }
-  say(".");
+  sentence.add(".");
+}
+
+void say_left(const siginfo_t& info) {
+  Sentence sentence;
+  sentence.add("\nanyxpu: a kernel on the xpu device left its memory (it read or wrote at ");
+  // The processor does not tell an address that has more bits than there can be.
+  if (info.si_code > 0 && info.si_code < SI_KERNEL) {
+    sentence.add_address(reinterpret_cast<uintptr_t>(info.si_addr));
+  } else {
+    sentence.add("an address that cannot be");
+  }
+  sentence.add("), which ends the process. ");
+  add_which(sentence);
+  sentence.add(" Look at its pointers, strides and masks; what is said below of a bug in a compiler does not count.\n");
+  sentence.say();
 }
 
 void on_fault(int signal, siginfo_t* info, void* context) {
   const auto* machine = static_cast<const ucontext_t*>(context);
-  if (is_generated(static_cast<uint64_t>(machine->uc_mcontext.gregs[REG_RIP])) && !g_said.test_and_set()) {
-    say("\nanyxpu: a kernel on the xpu device left its memory (it read or wrote at ");
-    // The processor does not tell an address that has more bits than there can be.
-    if (info->si_code > 0 && info->si_code < SI_KERNEL) {
-      say_address(reinterpret_cast<uintptr_t>(info->si_addr));
-    } else {
-      say("an address that cannot be");
-    }
-    say("), which ends the process. ");
-    say_which();
-    say(" Look at its pointers, strides and masks; what is said below of a bug in a compiler does not count.\n");
+  if (is_generated(static_cast<uint64_t>(machine->uc_mcontext.gregs[REG_RIP])) && !g_saying.test_and_set()) {
+    say_left(*info);
+    g_said.store(true, std::memory_order_release);
   }
+  const timespec millisecond{0, 1'000'000};
+  while (g_saying.test() && !g_said.load(std::memory_order_acquire)) ::nanosleep(&millisecond, nullptr);
   // Whoever was asked before is asked again: the instruction comes once more.
   for (const Previous& previous : g_previous)
     if (previous.signal == signal) ::sigaction(signal, &previous.action, nullptr);
