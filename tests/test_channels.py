@@ -193,8 +193,9 @@ def test_gradients_of_gradients():
 
 @pytest.mark.parametrize("norm", ["group", "instance", "batch", "layer"])
 @pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels-last"])
-def test_compiled_gradients_of_images_norms(norm, last):
-    """Planes of a size whose strides Inductor would pad: each reader has to take the strides that there are."""
+@pytest.mark.parametrize("padded", [False, True], ids=["as-they-are", "padded"])
+def test_compiled_gradients_of_images_norms(norm, last, padded):
+    """Planes of a size whose strides Inductor pads for a GPU: each reader has to take the strides that there are."""
     norms = {
         "group": lambda x, w, b: F.group_norm(x, 8, w, b),
         "instance": lambda x, w, b: F.instance_norm(x, weight=w, bias=b),
@@ -211,8 +212,10 @@ def test_compiled_gradients_of_images_norms(norm, last):
     sides = []
     for device, dtype in (("cpu", torch.float64), ("xpu", torch.float32)):
         leaves = [t.to(dtype).to(device).requires_grad_() for t in given]
-        made = (torch.compile(step) if device == "xpu" else step)(*leaves)
-        sides.append((made, *torch.autograd.grad(made, leaves, weights.to(dtype).to(device))))
+        # What pads on a CPU pads on a CPU device; the backward is compiled when it is asked for.
+        with torch._inductor.config.patch(disable_padding_cpu=not padded):
+            made = (torch.compile(step) if device == "xpu" else step)(*leaves)
+            sides.append((made, *torch.autograd.grad(made, leaves, weights.to(dtype).to(device))))
     if simulate.active():
         return
     for got, want in zip(sides[1], sides[0], strict=True):

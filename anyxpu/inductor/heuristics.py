@@ -142,9 +142,7 @@ def longer_rows(module: ModuleType) -> None:
 def never_pad_strides(module: ModuleType) -> None:
     """Keep graphs of ``torch._inductor.compile_fx`` from padding their buffers' strides on CPU devices.
 
-    Padding serves a GPU's alignment rules, and in-tree Inductor does not pad on a CPU either. Where it pads, a reader
-    may have been written for the padded strides of a buffer that is laid out another way in the end: torch 2.13's
-    gradients of a group norm of channels-last images are wrong so.
+    Padding serves a GPU's alignment rules, and in-tree Inductor does not pad on a CPU either.
     """
     import torch
     from torch._inductor import config

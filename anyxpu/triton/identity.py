@@ -30,8 +30,11 @@ def compiler() -> str:
 
 @cache
 def graphs() -> str:
-    """A digest of all of this package that shapes a compiled graph: its compiler, decompositions and operators."""
-    return _sources("triton", "inductor", "ops")
+    """A digest of all of this package that shapes a compiled graph: its compiler, decompositions and operators.
+
+    The table of changes to Inductor is one of it, as a graph made without one of them may be wrong.
+    """
+    return digest(_sources("triton", "inductor", "ops"), (_PACKAGE / "patches.py").read_bytes())[:16]
 
 
 @cache
