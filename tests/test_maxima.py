@@ -36,9 +36,11 @@ def floats(full: bool, rng: random.Random) -> list[torch.dtype]:
     return [torch.float32, *(some if full else rng.sample(some, 1))]
 
 
-def image(dims: int, dtype: torch.dtype, rng: random.Random, least: int = 1) -> torch.Tensor:
+def image(dims: int, dtype: torch.dtype, rng: random.Random, least: int = 1, more: int = 8) -> torch.Tensor:
     """Of few values, of which the first counts; NaN and minus infinity among them."""
-    shape = [rng.randint(1, 3) for _ in range(rng.randint(1, 2))] + [rng.randint(least, 8 + least) for _ in range(dims)]
+    shape = [rng.randint(1, 3) for _ in range(rng.randint(1, 2))] + [
+        rng.randint(least, more + least) for _ in range(dims)
+    ]
     x = torch.randint(-9, 9, shape).to(dtype)
     x = torch.where(torch.rand(shape) < 0.01, torch.tensor(float("nan"), dtype=dtype), x)
     x = torch.where(torch.rand(shape) < 0.05, torch.tensor(float("-inf"), dtype=dtype), x)
@@ -59,7 +61,7 @@ def test_the_largest_of_windows(kind, dims, full):
     forward, backward = (getattr(aten, f"{kind}_max_pool{dims}d{word}") for word in ("", "_backward"))
     for dtype in floats(full, rng):
         for _ in range(20 if full else 5):
-            x = image(dims, dtype, rng, 1 if kind == "adaptive" else 4)
+            x = image(dims, dtype, rng, *((1, rng.choice((8, 21))) if kind == "adaptive" else (4,)))
             if kind == "adaptive":
                 given = ([rng.randint(1, 8) for _ in range(dims)],)
                 if rng.random() < 0.5:  # windows that do not overlap, of whole planes among them

@@ -15,7 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyxpu.ops import pooling, whole, windows
+from anyxpu.ops import launching, pooling, whole, windows
+
+_APART = 8  # elements of a window from which on it pays to go along each dimension by itself
 
 
 def adaptive(dims: int, x: Tensor, output_size: Sequence[int]) -> Any:
@@ -33,12 +35,35 @@ def adaptive(dims: int, x: Tensor, output_size: Sequence[int]) -> Any:
     alike = _alike(dims, read.sizes, sizes)
     if alike is not None:
         return pooling.max_pool(dims, read.tensor, alike, alike, (0,), (1,), False)
-    most = tuple(-(-i // o) + 1 for i, o in zip(read.sizes, sizes, strict=True))
+    most = [windows.widest(i, o) for i, o in zip(read.sizes, sizes, strict=True)]
+    left = [d for d in range(3) if read.sizes[d] != sizes[d]]
+    if len(left) > 1 and prod(most) > _APART:
+        return _along(read, left, sizes, most)
     out, indices = read.empty(sizes), read.empty(sizes, torch.int64)
     served = windows.launch(
         "maxima.adaptive", (read.tensor, out, indices), read, sizes, read.sizes, sizes, *most, times=prod(most)
     )  # fmt: skip
     return (out, indices) if served else NotImplemented
+
+
+def _along(read: windows.Source, dimensions: Sequence[int], sizes: Sequence[int], most: Sequence[int]) -> Any:
+    """The largest along each dimension by itself, with the indices that they had in their planes."""
+    places: Tensor | None = None
+
+    def make(step: windows.Pass) -> Tensor | None:
+        nonlocal places
+        d, x = step.dimension, step.walked.tensor
+        fresh, indices = read.empty(step.sizes), read.empty(step.sizes, torch.int64 if step.final else torch.int32)
+        served = windows.launch(
+            "maxima.along", (x, x if places is None else places, fresh, indices),
+            step.walked, (1, 1, step.made), (1, 1, step.size), (1, 1, step.made), 1, 1, most[d],
+            prod(read.sizes[:d]), prod(read.sizes[d + 1 :]), read.channels, times=most[d], FIRST=places is None,
+        )  # fmt: skip
+        places = indices
+        return fresh if served else None
+
+    out = windows.along(read, dimensions, read.sizes, sizes, make)
+    return NotImplemented if out is None else (out, places)
 
 
 def adaptive_backward(dims: int, grad: Tensor, x: Tensor, indices: Tensor) -> Any:
@@ -51,11 +76,19 @@ def adaptive_backward(dims: int, grad: Tensor, x: Tensor, indices: Tensor) -> An
     if grad.shape[: x.dim() - dims] != x.shape[: x.dim() - dims]:
         return NotImplemented
     sizes = (1,) * (3 - dims) + tuple(grad.shape[grad.dim() - dims :])
+    operands = [t.contiguous(memory_format=read.format) for t in (grad, indices)]
+    if launching.on_cpu(x.get_device()):
+        out = torch.zeros_like(read.tensor, memory_format=read.format)
+        planes, lanes = read.planes * read.channels, 8
+        served = whole.launch(
+            "maxima.spread", (*operands, out), -(-planes // lanes), grad.numel(),
+            planes, read.channels, prod(sizes), prod(read.sizes), L=lanes,
+        )  # fmt: skip
+        return out if served else NotImplemented
     alike = _alike(dims, read.sizes, sizes)
     if alike is not None:
         return pooling.max_pool_backward(dims, grad, read.tensor, alike, alike, (0,), (1,), False, indices)
-    most = tuple(-(-o // i) + 1 for i, o in zip(read.sizes, sizes, strict=True))
-    operands = [t.contiguous(memory_format=read.format) for t in (grad, indices)]
+    most = [windows.widest(o, i) for i, o in zip(read.sizes, sizes, strict=True)]
     out = torch.empty_like(read.tensor, memory_format=read.format)
     served = windows.launch(
         "maxima.adaptive_backward", (*operands, out), read, read.sizes, read.sizes, sizes, *most, times=prod(most)

@@ -41,6 +41,37 @@ def adaptive(
 
 
 @triton.jit
+def along(
+    x, places, out, indices, rows, down, C, ID, IH, IW, OD, OH, OW, KD, KH, KW, before, behind, channels,
+    FIRST: tl.constexpr, OP: tl.constexpr, LAST: tl.constexpr, R: tl.constexpr, L: tl.constexpr,
+):  # fmt: skip
+    """:func:`adaptive` along W alone, of elements whose indices are ``places``; FIRST: where they are.
+
+    Then ``before`` elements of a plane are before that dimension, and ``behind`` of each channel behind it.
+    """
+    begin, end, strip = _rows(rows, down, C, OW, LAST, L)
+    for first in range(begin, end, R):
+        plane, od, oh, ow, c, inside = _places(first, strip, end, C, OD, OH, OW, LAST, R, L)
+        w0, w1 = _first(ow, IW, OW), _behind(ow, IW, OW)
+        best = tl.full((R, L), float("-inf"), OP)
+        where = tl.full((R, L), -1, tl.int32)
+        for kw in range(KW):
+            w = w0 + kw
+            at = _inner(plane, od, oh, w, c, C, ID, IH, IW, LAST)
+            value = _taken(x + at, inside, LAST).to(OP)
+            mine = (plane % before * IW + w) * behind + c // channels if FIRST else _taken(places + at, inside, LAST)
+            # The first of equals, and of NaNs the last.
+            better = (where < 0) | (value > best) | ((value == best) & (mine < where))
+            better = better | ((value != value) & ((best == best) | (mine > where)))
+            better = better & (w < w1)
+            best = tl.where(better, value, best)
+            where = tl.where(better, mine, where)
+        at = _address(plane, od, oh, ow, c, C, OD, OH, OW, LAST)
+        tl.store(out + at, best.to(out.dtype.element_ty), mask=inside)
+        tl.store(indices + at, where.to(indices.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def adaptive_backward(
     grad, indices, out, rows, down, C, ID, IH, IW, OD, OH, OW, KD, KH, KW,
     OP: tl.constexpr, LAST: tl.constexpr, R: tl.constexpr, L: tl.constexpr,
@@ -63,6 +94,23 @@ def adaptive_backward(
                     mine = there & (tl.load(indices + at, mask=there, other=-1).to(tl.int32) == me)
                     total += tl.load(grad + at, mask=mine, other=0.0).to(OP)
         tl.store(out + _address(plane, d, h, w, c, C, ID, IH, IW, LAST), total.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def spread(grad, indices, out, planes, C, windows, elements, L: tl.constexpr):
+    """:func:`adaptive_backward` from windows to elements, into zeros: L planes side by side, each by itself.
+
+    A CPU walks few windows sooner than many elements; a GPU wants more programs than there are planes.
+    """
+    plane = tl.program_id(0) * L + tl.arange(0, L)
+    there = plane < planes
+    n, c = plane // C, plane % C
+    for window in range(windows):
+        at = (n * windows + window) * C + c
+        where = tl.load(indices + at, mask=there, other=-1).to(tl.int32)
+        to = out + (n * elements + where) * C + c
+        valid = there & (where >= 0) & (where < elements)
+        tl.store(to, tl.load(to, mask=valid, other=0.0) + tl.load(grad + at, mask=valid, other=0.0), mask=valid)
 
 
 @triton.jit

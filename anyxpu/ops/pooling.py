@@ -113,10 +113,9 @@ def adaptive_avg_pool(dims: int, x: Tensor, output_size: Sequence[int]) -> Any:
     if read is None or len(output_size) != dims or min(output_size) <= 0:
         return NotImplemented
     sizes = (1,) * (3 - dims) + tuple(output_size)
-    most = tuple(-(-i // o) + 1 for i, o in zip(read.sizes, sizes, strict=True))
-    out = read.empty(sizes)
-    served = windows.launch("adaptive_avg_pool", (read.tensor, out), read, sizes, read.sizes, sizes, *most)
-    return _means(dims, out) if served else NotImplemented
+    most = [(windows.widest(i, o),) for i, o in zip(read.sizes, sizes, strict=True)]
+    out = windows.each_dimension("adaptive_avg_pool", read, sizes, read.sizes, most, [(1,)] * 2, backward=False)
+    return NotImplemented if out is None else _means(dims, out)
 
 
 def adaptive_avg_pool_backward(dims: int, grad: Tensor, x: Tensor) -> Any:
@@ -128,12 +127,10 @@ def adaptive_avg_pool_backward(dims: int, grad: Tensor, x: Tensor) -> Any:
     made = _like_result(grad, read, sizes)
     if made is None:
         return NotImplemented
-    most = tuple(-(-o // i) + 1 for i, o in zip(read.sizes, sizes, strict=True))
-    out = torch.empty_like(read.tensor, memory_format=read.format)
-    served = windows.launch(
-        "adaptive_avg_pool_backward", (made, out), read, read.sizes, read.sizes, sizes, *most
-    )  # fmt: skip
-    return _means(dims, out) if served else NotImplemented
+    most = [(windows.widest(o, i),) for i, o in zip(read.sizes, sizes, strict=True)]
+    given = read._replace(tensor=made)
+    out = windows.each_dimension("adaptive_avg_pool_backward", given, read.sizes, sizes, most, [(1,)] * 2)
+    return NotImplemented if out is None else _means(dims, out)
 
 
 class _Windows:

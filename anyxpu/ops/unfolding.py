@@ -47,7 +47,7 @@ def im2col(
     walked = windows.Source(image, planes, 1, (1, *x.shape[-2:]), False, 2)
     served = windows.launch(
         "unfolding.im2col", (image, out), walked, result, walked.sizes, result, size[1], *step, *padding, *dilation,
-        types=(str(whole.bits(x)),) * 2,
+        types=(str(whole.bits(x)),) * 2, NEXT=step[-1] == 1,
     )  # fmt: skip
     return out if served else NotImplemented
 
@@ -78,7 +78,7 @@ def col2im(
     walked = windows.Source(out, prod(shape[:-2]), 1, (1, *shape[-2:]), False, 2)  # type: ignore[arg-type]
     served = windows.launch(
         "unfolding.col2im", (x, out), walked, walked.sizes, walked.sizes, (prod(size), *made),
-        *size, *step, *padding, *dilation,
+        *size, *step, *padding, *dilation, NEXT=step[-1] == 1,
     )  # fmt: skip
     return out if served else NotImplemented
 

@@ -31,6 +31,7 @@ _TAKES = {
     "scan.log_sums": "iii",
     "extreme.rows": "iiiii",
     "extreme.columns": "iiiii",
+    "maxima.spread": "iiii",
     "sparse.rows": "iiii##",
     "searching.bounds": "iiii",
     "distances.forward": "iii#",

@@ -237,7 +237,7 @@ def adaptive_avg_pool(
     """The mean of each of OD x OH x OW windows that cover the source; none is larger than KD x KH x KW."""
     begin, end, strip = _rows(rows, down, C, OW, LAST, L)
     for first in range(begin, end, R):
-        plane, od, oh, ow, c, inside = _positions(first, strip, end, C, OD, OH, OW, LAST, R, L)
+        plane, od, oh, ow, c, inside = _places(first, strip, end, C, OD, OH, OW, LAST, R, L)
         d0, d1 = _first(od, ID, OD), _behind(od, ID, OD)
         h0, h1 = _first(oh, IH, OH), _behind(oh, IH, OH)
         w0, w1 = _first(ow, IW, OW), _behind(ow, IW, OW)
@@ -246,8 +246,8 @@ def adaptive_avg_pool(
             for kh in range(KH):
                 for kw in range(KW):
                     d, h, w = d0 + kd, h0 + kh, w0 + kw
-                    there = inside & (d < d1) & (h < h1) & (w < w1)
-                    total += tl.load(x + _address(plane, d, h, w, c, C, ID, IH, IW, LAST), mask=there, other=0.0).to(OP)
+                    value = _taken(x + _inner(plane, d, h, w, c, C, ID, IH, IW, LAST), inside, LAST).to(OP)
+                    total += tl.where((d < d1) & (h < h1) & (w < w1), value, 0.0)
         total = total / ((d1 - d0) * (h1 - h0) * (w1 - w0)).to(OP)
         at = _address(plane, od, oh, ow, c, C, OD, OH, OW, LAST)
         tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
@@ -261,7 +261,7 @@ def adaptive_avg_pool_backward(
     """The gradient of x; an element is in at most KD x KH x KW windows."""
     begin, end, strip = _rows(rows, down, C, IW, LAST, L)
     for first in range(begin, end, R):
-        plane, d, h, w, c, inside = _positions(first, strip, end, C, ID, IH, IW, LAST, R, L)
+        plane, d, h, w, c, inside = _places(first, strip, end, C, ID, IH, IW, LAST, R, L)
         d0, d1 = _first(d, OD, ID), _behind(d, OD, ID)
         h0, h1 = _first(h, OH, IH), _behind(h, OH, IH)
         w0, w1 = _first(w, OW, IW), _behind(w, OW, IW)
@@ -270,11 +270,10 @@ def adaptive_avg_pool_backward(
             for kh in range(KH):
                 for kw in range(KW):
                     od, oh, ow = d0 + kd, h0 + kh, w0 + kw
-                    there = inside & (od < d1) & (oh < h1) & (ow < w1)
-                    value = tl.load(grad + _address(plane, od, oh, ow, c, C, OD, OH, OW, LAST), mask=there, other=0.0)
+                    value = _taken(grad + _inner(plane, od, oh, ow, c, C, OD, OH, OW, LAST), inside, LAST).to(OP)
                     size = (_behind(od, ID, OD) - _first(od, ID, OD)) * (_behind(oh, IH, OH) - _first(oh, IH, OH))
                     size = size * (_behind(ow, IW, OW) - _first(ow, IW, OW))
-                    total += value.to(OP) / size.to(OP)
+                    total += tl.where((od < d1) & (oh < h1) & (ow < w1), value / size.to(OP), 0.0)
         tl.store(out + _address(plane, d, h, w, c, C, ID, IH, IW, LAST), total.to(out.dtype.element_ty), mask=inside)
 
 

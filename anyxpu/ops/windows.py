@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ _NAMES = {
     torch.float64: "fp64",
     torch.bfloat16: "bf16",
     torch.float16: "fp16",
+    torch.int32: "i32",
     torch.int64: "i64",
     torch.uint8: "u8",
 }
@@ -46,6 +47,7 @@ _TAKES = {
     "sampling.slope": "i",
     "sampling.spread": "iiii",
     "maxima.adaptive": "iii",
+    "maxima.along": "i" * 6,
     "maxima.adaptive_backward": "iii",
     "maxima.fractional": "iii###",
     "interpolating.cubic": "##",
@@ -186,44 +188,98 @@ def launch(
     return True
 
 
+def widest(size: int, windows: int) -> int:
+    """The most elements of ``size`` that one of so many windows has that cover them evenly."""
+    return -(-size // windows) + (size % windows > 0)
+
+
+class Pass(NamedTuple):
+    """What :func:`along` does with one dimension.
+
+    Attributes:
+        walked: what it reads, that dimension being W: planes are of all before it, channels of all behind it.
+        made: the dimension's size in what it makes; ``walked`` has what it is before.
+        sizes: of (D, H, W) of what it makes.
+        dimension: 0, 1 or 2.
+        final: whether none comes behind it.
+    """
+
+    walked: Source
+    made: int
+    sizes: tuple[int, ...]
+    dimension: int
+    final: bool
+
+    @property
+    def size(self) -> int:
+        return self.walked.sizes[2]
+
+
+def along(
+    given: Source,
+    dimensions: Sequence[int],
+    sizes: Sequence[int],
+    wanted: Sequence[int],
+    make: Callable[[Pass], Tensor | None],
+) -> Tensor | None:
+    """Go from ``sizes`` of (D, H, W) to the wanted ones along each of these dimensions by itself.
+
+    Args:
+        make: the result of one pass; None where its kernel is not there, which ends it.
+    """
+    last: Tensor | None = given.tensor
+    now = list(sizes)
+    for d in dimensions:
+        if last is None:
+            break
+        behind = prod(now[d + 1 :]) * given.channels
+        walked = Source(last, last.numel() // (now[d] * behind), behind, (1, 1, now[d]), behind > 1, 1)
+        now[d] = wanted[d]
+        last = make(Pass(walked, wanted[d], tuple(now), d, d == dimensions[-1]))
+    return last
+
+
 def each_dimension(
     kernel: str,
-    grad: Source,
-    sources: Sequence[int],
+    given: Source,
+    wanted: Sequence[int],
     sizes: Sequence[int],
     numbers: Sequence[tuple[Any, ...]],
     alone: Sequence[tuple[Any, ...]],
+    backward: bool = True,
     **constants: Any,
 ) -> Tensor | None:
-    """A gradient that is a sum along each dimension by itself: so many launches, and not all places of a window.
+    """What is a sum along each dimension by itself: so many launches, and not all places of a window.
 
     Args:
-        kernel: of gradients of a result of sizes (D, H, W) or (H, W).
-        grad: of the result.
-        sources, sizes: of (D, H, W), of the gradient's source and of the result.
-        numbers: of each of these what the kernel takes behind its sizes: how many places may take part, and elements of
-            the source for one of the result.
+        kernel: of sizes (D, H, W) or (H, W).
+        given: what is summed.
+        wanted, sizes: of (D, H, W), of what is made and of what is given.
+        numbers: of each of these what the kernel takes behind its sizes: how many places may take part, and where it
+            takes that, elements of the source for one of the result.
         alone: the same of a dimension of one element, for each that the kernel has before the last.
+        backward: is what is given a gradient? Then the kernel's source is what is made.
         constants: its own.
 
     Returns:
-        The gradient, in ``grad``'s format; None where the kernel is not there.
+        The sums, in the format of ``given``; None where the kernel is not there.
     """
-    given, made, now = grad.tensor, grad.tensor, list(sizes)
-    wide = torch.float64 if given.dtype is torch.float64 else torch.float32
-    left = [d for d in range(3) if sources[d] != sizes[d] or numbers[d][1] != 1]
-    for d in left:
-        behind = prod(now[d + 1 :]) * grad.channels
-        before = made.numel() // (now[d] * behind)
-        now[d] = sources[d]
-        last = d == left[-1]
-        fresh = grad.empty(now, given.dtype if last else wide)
-        walked = Source(made, before, behind, (1, 1, sizes[d]), behind > 1, 1)
-        taken = [*alone, numbers[d]]
-        if not launch(
-            kernel, (made, fresh), walked, (1, 1, sources[d]), (1, 1, sources[d]), (1, 1, sizes[d]),
-            *(number for pair in zip(*taken, strict=True) for number in pair), times=int(numbers[d][0]), **constants,
-        ):  # fmt: skip
-            return None
-        made = fresh
-    return made if left else grad.empty(sources).copy_(given)
+    dtype = given.tensor.dtype
+    wide = torch.float64 if dtype is torch.float64 else torch.float32
+
+    def make(step: Pass) -> Tensor | None:
+        fresh = given.empty(step.sizes, dtype if step.final else wide)
+        taken = [*alone, numbers[step.dimension]]
+        taken_from, made = (1, 1, step.size), (1, 1, step.made)
+        source, result = (made, taken_from) if backward else (taken_from, made)
+        served = launch(
+            kernel, (step.walked.tensor, fresh), step.walked, made, source, result,
+            *(number for pair in zip(*taken, strict=True) for number in pair), times=int(taken[-1][0]), **constants,
+        )  # fmt: skip
+        return fresh if served else None
+
+    same = [d for d in range(3) if wanted[d] == sizes[d] and numbers[d][1:] in ((), (1,))]
+    left = [d for d in range(3) if d not in same]
+    if prod(wanted) > prod(sizes):
+        left.reverse()  # what grows does so last where elements lie side by side
+    return along(given, left, sizes, wanted, make) if left else given.empty(wanted).copy_(given.tensor)
