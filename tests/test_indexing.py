@@ -259,6 +259,44 @@ def test_an_index_out_of_range_is_said_at_the_next_wait_and_the_device_goes_on()
         near(x.index_select(0, torch.tensor([2], device=DEVICE)), x.cpu()[2:])
 
 
+@pytest.mark.parametrize("count", [5, 6])
+@pytest.mark.parametrize("lying", ["contiguous", "turned", "apart"])
+def test_as_many_indices_as_there_are_dimensions(count, lying):
+    """More than a kernel takes by itself; below 0, broadcast, and with a slice between them."""
+    x = numbers([random.randint(2, 4) for _ in range(count + 1)], torch.float32)
+    x = x.permute(*reversed(range(count + 1))) if lying == "turned" else x
+    at = [k + (lying == "apart" and k == count - 1) for k in range(count)]
+    wanted = [torch.randint(-x.shape[d], x.shape[d], (3, 1) if k == 1 else (4,)) for k, d in enumerate(at)]
+
+    def given(device):
+        made = [slice(None)] * x.dim()
+        for d, each in zip(at, wanted, strict=True):
+            made[d] = each.to(device)
+        return tuple(made)
+
+    near(nothing_on_the_host(lambda: x.to(DEVICE)[given(DEVICE)]), x[given("cpu")])
+    value = numbers((), torch.float32)
+
+    def put(device, accumulate):
+        indices = [None if isinstance(each, slice) else each for each in given(device)]
+        return torch.ops.aten.index_put(x.to(device), indices, value.to(device), accumulate)
+
+    for accumulate in (False, True):
+        near(nothing_on_the_host(lambda: put(DEVICE, accumulate)), put("cpu", accumulate))  # noqa: B023
+
+
+@pytest.mark.not_simulated("what is out of range is found by a kernel that runs")
+@pytest.mark.parametrize("wrong", range(6))
+def test_of_many_indices_one_out_of_range_is_said(wrong):
+    x = torch.zeros([2] * 6, device=DEVICE)
+    indices = [torch.full((3,), 5 if k == wrong else -1, device=DEVICE) for k in range(6)]
+    for call in (lambda: x[tuple(indices)], lambda: x.index_put_(indices, torch.ones(3, device=DEVICE))):
+        with pytest.raises(RuntimeError, match="out of range"):
+            call()
+            torch.xpu.synchronize()
+    assert not x.any()
+
+
 def test_a_tensor_of_the_host_and_indices_of_the_device():
     """It is written, as everywhere in torch, and not read."""
     index = torch.tensor([2, 0], device=DEVICE)

@@ -402,6 +402,45 @@ def test_threshold_may_write_an_element_twice():
     near(many, torch.where(x > 0.25, x, 3.0).expand(4, 6))
 
 
+BOOLS = {
+    "sum": lambda b, i: b + b.flip(0),
+    "sum with a whole alpha": lambda b, i: torch.add(b, b.flip(0), alpha=2),
+    "sum in place": lambda b, i: b.clone().add_(b.flip(0)),
+    "power of bools": lambda b, i: b**2,
+    "bools to integers": lambda b, i: b**i,
+    "number to bools": lambda b, i: 2**b,
+    "remainder": lambda b, i: b % (i + 1),
+    "floor division": lambda b, i: b // 2,
+    "shift": lambda b, i: torch.bitwise_left_shift(b, i),
+    "filled with a number": lambda b, i: b.masked_fill(i > 1, 1),
+    "number to integers": lambda b, i: 2**i,
+    "number to bytes": lambda b, i: 3 ** (i * 4).to(torch.uint8),
+    "number to integers below 0": lambda b, i: (-1) ** (i - 2),
+}
+
+
+@pytest.mark.parametrize("what", BOOLS)
+def test_bools_and_numbers_beside_integers(what):
+    b, i = torch.rand(7, 5) < 0.5, torch.randint(0, 4, (7, 5))
+    ways = served_by(lambda: near(BOOLS[what](b.to(DEVICE), i.to(DEVICE)), BOOLS[what](b, i), what))
+    assert not any("host" in how for how in ways.values()), ways
+
+
+@pytest.mark.parametrize("value", [2.5, 3, torch.tensor(2.5), torch.tensor(3)], ids=str)
+def test_a_part_of_a_tensor_is_filled_where_a_mask_says(value):
+    x, mask = torch.randn(6, 5, 4), torch.rand(6, 1) < 0.5
+
+    def filled(device):
+        made = x.to(device)
+        made[:, 1:4, 2].masked_fill_(mask.to(device), value)
+        made[mask[:, 0].to(device), 0, 1] = value
+        made.transpose(0, 1)[::2].masked_fill_(mask.to(device), value)
+        return made
+
+    ways = served_by(lambda: near(filled(DEVICE), filled("cpu")))
+    assert not any("host" in how for how in ways.values()), ways
+
+
 @pytest.mark.parametrize("name", ERRORS)
 def test_torchs_errors_are_raised_and_the_device_goes_on(name):
     call, words = ERRORS[name]

@@ -92,7 +92,7 @@ ROWS: tuple[Row, ...] = (
     Row("sgn", "sign", "promote", "T", "fib"),
     Row("pow.Tensor_Tensor", "pow", "promote", "TT", "fi"),
     Row("pow.Tensor_Scalar", "pow", "promote", "TE", "fi"),
-    Row("pow.Scalar", "pow", "promote", "NT", "f"),
+    Row("pow.Scalar", "pow", "promote", "NT", "fi"),
     Row("reciprocal", "reciprocal", "float", "T"),
     Row("addcmul", "addcmul", "promote", "TTTP", "fi"),
     Row("addcdiv", "addcdiv", "promote", "TTTP", "f"),

@@ -17,7 +17,7 @@ from anyxpu.ops import launching, whole
 
 _INDICES = (torch.int64, torch.int32, torch.int16, torch.int8)
 _TYPES = {torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8"}
-_MOST_INDICES = 4
+_MOST_INDICES = 4  # that a kernel takes; of more the last are made one
 
 
 class _Taken(NamedTuple):
@@ -66,7 +66,7 @@ def index_put(
 ) -> Any:
     """aten::_index_put_impl_: ``self[indices] = values``, or with ``accumulate`` ``+=``, in the order of the index."""
     width = whole.bits(self)
-    if width is None or values.dtype != self.dtype or self.numel() == 0:
+    if width is None or self.numel() == 0:
         return NotImplemented
     if values.device != self.device:
         if values.dim() or values.device.type != "cpu":
@@ -76,11 +76,13 @@ def index_put(
         return NotImplemented  # which torch refuses where they overlap
     mask = indices[0] if len(indices) == 1 else None
     if mask is not None and mask.dtype is torch.bool and values.numel() == 1 and not accumulate:
+        if not torch.can_cast(values.dtype, self.dtype):
+            return NotImplemented
         if mask.device != self.device or tuple(mask.shape) != tuple(self.shape[: mask.dim()]):
             return NotImplemented
         more = (1,) * (self.dim() - mask.dim())
         return self.masked_fill_(mask.view(*mask.shape, *more), values.view(()))
-    if torch.are_deterministic_algorithms_enabled() and not accumulate:
+    if values.dtype != self.dtype or (torch.are_deterministic_algorithms_enabled() and not accumulate):
         return NotImplemented
     taken = _taken(self, indices)
     if taken is None or _overlapping(self):
@@ -107,17 +109,23 @@ def _accumulated(x: Tensor, values: Tensor, taken: _Taken) -> bool:
     if x.dtype not in whole.NAMES or x.dtype is torch.bool:
         return False
     size = prod(taken.sizes)
-    at = torch.zeros((), dtype=torch.int64, device=x.device)
-    for each, n, step in zip(taken.indices, taken.sizes, taken.steps, strict=True):
-        wide = each.long()
-        wide = torch.where(wide < 0, wide + n, wide)
-        # One that is out of range must not become a neighbour's.
-        at = at + torch.where((wide >= 0) & (wide < n), wide * step, size)
+    at = _as_one(taken.indices, taken.sizes)
     shape = (taken.before, taken.places, taken.after)
     x.view(taken.before, size, taken.after).scatter_add_(
         1, at.view(1, -1, 1).expand(shape), values.view(shape)
     )  # fmt: skip
     return True
+
+
+def _as_one(indices: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+    """The index of dimensions of these sizes as if they were one; of what is out of range in one, out of range too."""
+    at, out = torch.zeros((), dtype=torch.int64, device=indices[0].device), prod(sizes)
+    for k, (each, n) in enumerate(zip(indices, sizes, strict=True)):
+        wide = each.long()
+        wide = torch.where(wide < 0, wide + n, wide)
+        # One that is out of range must not become a neighbour's.
+        at = at + torch.where((wide >= 0) & (wide < n), wide * prod(sizes[k + 1 :]), out)
+    return at
 
 
 def _taken(self: Tensor, indices: Sequence[Tensor | None]) -> _Taken | None:
@@ -138,7 +146,7 @@ def _taken(self: Tensor, indices: Sequence[Tensor | None]) -> _Taken | None:
         return None
     dims = [d for d, each in enumerate(given) if each is not None]
     there = [each for each in given if each is not None]
-    if not 0 < len(there) <= _MOST_INDICES:
+    if not there:
         return None
     if any(t.device != self.device and not (t.device.type == "cpu" and t.dim() == 0) for t in there):
         there = [t.to(self.device) if t.device.type == "cpu" else t for t in there]  # as torch lets indices be
@@ -204,14 +212,18 @@ def _launch(kernel: str, width: str, first: Tensor, second: Tensor, taken: _Take
     device = first.get_device()
     lanes = launching.power_of_two(taken.after, 1, 256)
     rows = (256 if launching.on_cpu(device) else 1024) // lanes
-    absent = _MOST_INDICES - len(taken.indices)
-    indices = taken.indices + [taken.indices[0]] * absent
-    sizes, steps = taken.sizes + [1] * absent, taken.steps + [0] * absent
+    indices, sizes, steps = taken.indices, taken.sizes, taken.steps
+    if len(indices) > _MOST_INDICES:
+        kept = _MOST_INDICES - 1
+        indices = [*indices[:kept], _as_one(indices[kept:], sizes[kept:])]
+        sizes, steps = [*sizes[:kept], prod(sizes[kept:])], [*steps[:kept], 1]
+    given, absent = len(indices), _MOST_INDICES - len(indices)
+    indices, sizes, steps = indices + indices[:1] * absent, sizes + [1] * absent, steps + [0] * absent
     count = taken.before * taken.places
     return whole.launch(
         kernel, (first, second, *indices), -(-count // rows) * -(-taken.after // lanes), count * taken.after,
         taken.before, taken.places, taken.after, prod(taken.sizes), *sizes, *steps,
-        types=(width, width, *(_TYPES[t.dtype] for t in indices)), COUNT=len(taken.indices), R=rows, L=lanes,
+        types=(width, width, *(_TYPES[t.dtype] for t in indices)), COUNT=given, R=rows, L=lanes,
     )  # fmt: skip
 
 

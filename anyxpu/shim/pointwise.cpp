@@ -49,7 +49,7 @@ enum Lies : uint8_t { kNumber = 0, kOne = 1, kDense = 2, kStrided = 3 };
 // Whether a parameter of this value is one of the common type; if not, torch has something to say about it.
 bool fits(const c10::Scalar& value, ScalarType common) {
   if (value.isComplex() || value.isSymbolic()) return false;
-  if (common == ScalarType::Bool) return value.isBoolean();
+  if (common == ScalarType::Bool) return value.isIntegral(true);
   if (!c10::isIntegralType(common, false)) {
     if (value.isBoolean()) return false;
     const double number = value.toDouble();
@@ -239,7 +239,8 @@ bool takes(const Row& row, const Tensor& t, int operand) {
   if (t.scalar_type() != ScalarType::Bool || (row.kinds & kBools) != 0 || row.rule == Rule::promote_float ||
       row.rule == Rule::fill || row.rule == Rule::where)
     return true;
-  return operand > 0 && row.function != "sub";  // which torch refuses beside other types too
+  // Beside another type it is one of that type; torch refuses to subtract it all the same.
+  return row.roles.size() > 1 && row.function != "sub" && row.function != "rsub";
 }
 
 // The arguments by their roles. False where the row does not take them.
@@ -322,7 +323,7 @@ bool fitting(const Row& row, const Call& call) {
       return call.operands[0].scalar_type() == ScalarType::Bool && call.operands[0].is_xpu();
     case Rule::fill: {
       if (call.operands[1].scalar_type() != ScalarType::Bool ||
-          at::has_internal_overlap(call.out) != at::MemOverlap::No)
+          at::has_internal_overlap(call.out) == at::MemOverlap::Yes)
         return false;
       if (call.count < 3) return true;
       const Tensor& value = call.operands[2];
