@@ -359,12 +359,12 @@ def isnan(x):
 
 @triton.jit
 def isposinf(x):
-    return x == float("inf")
+    return x == float("inf") if x.dtype.is_floating() else x != x
 
 
 @triton.jit
 def isneginf(x):
-    return x == float("-inf")
+    return x == float("-inf") if x.dtype.is_floating() else x != x
 
 
 @triton.jit

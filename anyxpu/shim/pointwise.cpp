@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <mutex>
 #include <shared_mutex>
 #include <string_view>
@@ -77,6 +78,15 @@ bool fits(const c10::Scalar& value, ScalarType common) {
     default:
       return number >= 0 && !c10::overflows<uint8_t, int64_t>(number);
   }
+}
+
+// What a tensor of that type is filled with: integers without the fraction, bool by whether there is anything.
+c10::Scalar filling(const c10::Scalar& value, ScalarType type) {
+  constexpr double kExact = 1LL << 53;
+  if (!value.isFloatingPoint() || !c10::isIntegralType(type, true)) return value;
+  const double number = value.toDouble();
+  if (type == ScalarType::Bool) return number != 0;
+  return std::fabs(number) < kExact ? c10::Scalar(static_cast<int64_t>(number)) : value;
 }
 
 // A tensor without dimensions in the host's memory.
@@ -267,7 +277,8 @@ bool read(const Row& row, const c10::FunctionSchema& schema, at::ArrayRef<IValue
       if (call.params_count == kMaxParams) return false;
       const c10::Scalar number = value.toScalar();
       if (role == 'M' && at::result_type(call.operands[0], number) != call.operands[0].scalar_type()) return false;
-      call.params[call.params_count++] = number;
+      const bool fills = row.rule == Rule::fill;
+      call.params[call.params_count++] = fills ? filling(number, call.operands[0].scalar_type()) : number;
       continue;
     }
     if (call.count == kMaxOperands - 1) return false;
