@@ -56,7 +56,7 @@ def _along(read: windows.Source, dimensions: Sequence[int], sizes: Sequence[int]
         fresh, indices = read.empty(step.sizes), read.empty(step.sizes, torch.int64 if step.final else torch.int32)
         served = windows.launch(
             "maxima.along", (x, x if places is None else places, fresh, indices),
-            step.walked, (1, 1, step.made), (1, 1, step.size), (1, 1, step.made), 1, 1, most[d],
+            step.walked, (1, 1, step.made), (1, 1, step.size), (1, 1, step.made), most[d],
             prod(read.sizes[:d]), prod(read.sizes[d + 1 :]), read.channels, times=most[d], FIRST=places is None,
         )  # fmt: skip
         places = indices

@@ -9,7 +9,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from anyxpu.ops.window_kernels import _address, _behind, _first, _inner, _places, _positions, _rows, _taken
+from anyxpu.ops.window_kernels import (
+    _address,
+    _behind,
+    _first,
+    _inner,
+    _of_lanes,
+    _places,
+    _positions,
+    _rows,
+    _taken,
+    _window,
+)
 
 
 @triton.jit
@@ -42,7 +53,7 @@ def adaptive(
 
 @triton.jit
 def along(
-    x, places, out, indices, rows, down, C, ID, IH, IW, OD, OH, OW, KD, KH, KW, before, behind, channels,
+    x, places, out, indices, rows, down, C, ID, IH, IW, OD, OH, OW, K, before, behind, channels,
     FIRST: tl.constexpr, OP: tl.constexpr, LAST: tl.constexpr, R: tl.constexpr, L: tl.constexpr,
 ):  # fmt: skip
     """:func:`adaptive` along W alone, of elements whose indices are ``places``; FIRST: where they are.
@@ -50,13 +61,14 @@ def along(
     Then ``before`` elements of a plane are before that dimension, and ``behind`` of each channel behind it.
     """
     begin, end, strip = _rows(rows, down, C, OW, LAST, L)
+    of_lanes = _of_lanes(strip, IW, OW, L)
     for first in range(begin, end, R):
         plane, od, oh, ow, c, inside = _places(first, strip, end, C, OD, OH, OW, LAST, R, L)
-        w0, w1 = _first(ow, IW, OW), _behind(ow, IW, OW)
+        w0, w1 = _window(ow, IW, OW) if LAST else of_lanes
         best = tl.full((R, L), float("-inf"), OP)
         where = tl.full((R, L), -1, tl.int32)
-        for kw in range(KW):
-            w = w0 + kw
+        for k in range(K):
+            w = w0 + k
             at = _inner(plane, od, oh, w, c, C, ID, IH, IW, LAST)
             value = _taken(x + at, inside, LAST).to(OP)
             mine = (plane % before * IW + w) * behind + c // channels if FIRST else _taken(places + at, inside, LAST)

@@ -114,7 +114,7 @@ def adaptive_avg_pool(dims: int, x: Tensor, output_size: Sequence[int]) -> Any:
         return NotImplemented
     sizes = (1,) * (3 - dims) + tuple(output_size)
     most = [(windows.widest(i, o),) for i, o in zip(read.sizes, sizes, strict=True)]
-    out = windows.each_dimension("adaptive_avg_pool", read, sizes, read.sizes, most, [(1,)] * 2, backward=False)
+    out = windows.each_dimension("adaptive_avg_pool", read, sizes, read.sizes, most, [], backward=False)
     return NotImplemented if out is None else _means(dims, out)
 
 
@@ -129,7 +129,7 @@ def adaptive_avg_pool_backward(dims: int, grad: Tensor, x: Tensor) -> Any:
         return NotImplemented
     most = [(windows.widest(o, i),) for i, o in zip(read.sizes, sizes, strict=True)]
     given = read._replace(tensor=made)
-    out = windows.each_dimension("adaptive_avg_pool_backward", given, read.sizes, sizes, most, [(1,)] * 2)
+    out = windows.each_dimension("adaptive_avg_pool_backward", given, read.sizes, sizes, most, [])
     return NotImplemented if out is None else _means(dims, out)
 
 

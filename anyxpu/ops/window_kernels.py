@@ -230,50 +230,55 @@ def _behind(o, size, outs):
 
 
 @triton.jit
+def _window(o, size, outs):
+    return _first(o, size, outs), _behind(o, size, outs)
+
+
+@triton.jit
+def _of_lanes(strip, size, outs, L: tl.constexpr):
+    """The windows of a program's lanes, for all of its rows at once: a compiler does not move divisions out of loops,
+    as there may be no round."""
+    return _window(tl.minimum(strip + tl.arange(0, L)[None, :], outs - 1), size, outs)
+
+
+@triton.jit
 def adaptive_avg_pool(
-    x, out, rows, down, C, ID, IH, IW, OD, OH, OW, KD, KH, KW,
+    x, out, rows, down, C, ID, IH, IW, OD, OH, OW, K,
     OP: tl.constexpr, LAST: tl.constexpr, R: tl.constexpr, L: tl.constexpr,
 ):  # fmt: skip
-    """The mean of each of OD x OH x OW windows that cover the source; none is larger than KD x KH x KW."""
+    """The mean of each of OW windows that cover W; none is larger than K, and D and H are 1."""
     begin, end, strip = _rows(rows, down, C, OW, LAST, L)
+    of_lanes = _of_lanes(strip, IW, OW, L)
     for first in range(begin, end, R):
         plane, od, oh, ow, c, inside = _places(first, strip, end, C, OD, OH, OW, LAST, R, L)
-        d0, d1 = _first(od, ID, OD), _behind(od, ID, OD)
-        h0, h1 = _first(oh, IH, OH), _behind(oh, IH, OH)
-        w0, w1 = _first(ow, IW, OW), _behind(ow, IW, OW)
+        w0, w1 = _window(ow, IW, OW) if LAST else of_lanes
         total = tl.zeros((R, L), OP)
-        for kd in range(KD):
-            for kh in range(KH):
-                for kw in range(KW):
-                    d, h, w = d0 + kd, h0 + kh, w0 + kw
-                    value = _taken(x + _inner(plane, d, h, w, c, C, ID, IH, IW, LAST), inside, LAST).to(OP)
-                    total += tl.where((d < d1) & (h < h1) & (w < w1), value, 0.0)
-        total = total / ((d1 - d0) * (h1 - h0) * (w1 - w0)).to(OP)
+        for k in range(K):
+            w = w0 + k
+            value = _taken(x + _inner(plane, od, oh, w, c, C, ID, IH, IW, LAST), inside, LAST).to(OP)
+            total += tl.where(w < w1, value, 0.0)
+        total = total / (w1 - w0).to(OP)
         at = _address(plane, od, oh, ow, c, C, OD, OH, OW, LAST)
         tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def adaptive_avg_pool_backward(
-    grad, out, rows, down, C, ID, IH, IW, OD, OH, OW, KD, KH, KW,
+    grad, out, rows, down, C, ID, IH, IW, OD, OH, OW, K,
     OP: tl.constexpr, LAST: tl.constexpr, R: tl.constexpr, L: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of x; an element is in at most KD x KH x KW windows."""
+    """The gradient of x along W; an element is in at most K windows, and D and H are 1."""
     begin, end, strip = _rows(rows, down, C, IW, LAST, L)
+    of_lanes = _of_lanes(strip, OW, IW, L)
     for first in range(begin, end, R):
         plane, d, h, w, c, inside = _places(first, strip, end, C, ID, IH, IW, LAST, R, L)
-        d0, d1 = _first(d, OD, ID), _behind(d, OD, ID)
-        h0, h1 = _first(h, OH, IH), _behind(h, OH, IH)
-        w0, w1 = _first(w, OW, IW), _behind(w, OW, IW)
+        w0, w1 = _window(w, OW, IW) if LAST else of_lanes
         total = tl.zeros((R, L), OP)
-        for kd in range(KD):
-            for kh in range(KH):
-                for kw in range(KW):
-                    od, oh, ow = d0 + kd, h0 + kh, w0 + kw
-                    value = _taken(grad + _inner(plane, od, oh, ow, c, C, OD, OH, OW, LAST), inside, LAST).to(OP)
-                    size = (_behind(od, ID, OD) - _first(od, ID, OD)) * (_behind(oh, IH, OH) - _first(oh, IH, OH))
-                    size = size * (_behind(ow, IW, OW) - _first(ow, IW, OW))
-                    total += tl.where((od < d1) & (oh < h1) & (ow < w1), value / size.to(OP), 0.0)
+        for k in range(K):
+            ow = w0 + k
+            value = _taken(grad + _inner(plane, d, h, ow, c, C, OD, OH, OW, LAST), inside, LAST).to(OP)
+            size = _behind(ow, IW, OW) - _first(ow, IW, OW)
+            total += tl.where(ow < w1, value / size.to(OP), 0.0)
         tl.store(out + _address(plane, d, h, w, c, C, ID, IH, IW, LAST), total.to(out.dtype.element_ty), mask=inside)
 
 
