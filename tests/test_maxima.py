@@ -84,6 +84,16 @@ def test_the_largest_of_windows(kind, dims, full):
             assert not {n for n, ways in anyxpu.ops.counters().items() if "host" in ways}
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_gradients_of_windows_that_overlap_are_rounded_once(dtype):
+    x = torch.randint(-3, 4, (4, 16, 9, 11)).to(dtype)
+    _, indices = aten.adaptive_max_pool2d(x, [7, 6])
+    grad = torch.randn(indices.shape).to(dtype)
+    want = aten.adaptive_max_pool2d_backward(grad.double(), x.double(), indices).to(dtype)
+    got = aten.adaptive_max_pool2d_backward(grad.to("xpu"), x.to("xpu"), indices.to("xpu"))
+    alike(got, want, dtype, 0)
+
+
 @pytest.mark.parametrize("dims", (2, 3))
 def test_elements_are_put_back(dims, full):
     rng = random.Random(torch.initial_seed())

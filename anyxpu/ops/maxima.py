@@ -78,13 +78,14 @@ def adaptive_backward(dims: int, grad: Tensor, x: Tensor, indices: Tensor) -> An
     sizes = (1,) * (3 - dims) + tuple(grad.shape[grad.dim() - dims :])
     operands = [t.contiguous(memory_format=read.format) for t in (grad, indices)]
     if launching.on_cpu(x.get_device()):
-        out = torch.zeros_like(read.tensor, memory_format=read.format)
+        wide = torch.promote_types(x.dtype, torch.float32)  # windows overlap: sums are rounded to 16 bits once
+        out = torch.zeros_like(read.tensor, dtype=wide, memory_format=read.format)
         planes, lanes = read.planes * read.channels, 8
         served = whole.launch(
             "maxima.spread", (*operands, out), -(-planes // lanes), grad.numel(),
             planes, read.channels, prod(sizes), prod(read.sizes), L=lanes,
         )  # fmt: skip
-        return out if served else NotImplemented
+        return out.to(x.dtype) if served else NotImplemented
     alike = _alike(dims, read.sizes, sizes)
     if alike is not None:
         return pooling.max_pool_backward(dims, grad, read.tensor, alike, alike, (0,), (1,), False, indices)

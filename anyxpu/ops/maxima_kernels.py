@@ -122,7 +122,8 @@ def spread(grad, indices, out, planes, C, windows, elements, L: tl.constexpr):
         where = tl.load(indices + at, mask=there, other=-1).to(tl.int32)
         to = out + (n * elements + where) * C + c
         valid = there & (where >= 0) & (where < elements)
-        tl.store(to, tl.load(to, mask=valid, other=0.0) + tl.load(grad + at, mask=valid, other=0.0), mask=valid)
+        share = tl.load(grad + at, mask=valid, other=0.0).to(out.dtype.element_ty)
+        tl.store(to, tl.load(to, mask=valid, other=0.0) + share, mask=valid)
 
 
 @triton.jit
