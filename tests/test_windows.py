@@ -133,7 +133,7 @@ def test_the_largest_of_a_window_is_found_where_the_cpu_finds_it():
 
 @pytest.mark.parametrize("dims", (1, 2, 3))
 @pytest.mark.parametrize("mode", ("nearest", "nearest-exact", "linear", "corners"))
-@pytest.mark.rotates(4)
+@pytest.mark.rotates(6)
 def test_resizing(mode, dims, full):
     rng = random.Random(torch.initial_seed())
     word = {1: "linear", 2: "bilinear", 3: "trilinear"}[dims] if mode in ("linear", "corners") else mode
