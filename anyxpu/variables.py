@@ -51,6 +51,7 @@ TABLE: Mapping[str, Check] = {
     "ANYXPU_DISABLE": _switch,
     "ANYXPU_DRIVER": _one_of(*build.DRIVERS),
     "ANYXPU_EAGER": _one_of("compile", "auto", "host", "strict"),
+    "ANYXPU_ENTRIES": _switch,
     "ANYXPU_FULL": _switch,
     "ANYXPU_FUZZ_KERNELS": _number(0, 1_000_000),
     "ANYXPU_GPU_COMPILER": _one_of("driver", "ocloc"),

@@ -283,6 +283,7 @@ def test_kernel_info(module) -> None:
         "private_mem_size",
         "spill_size",
         "concurrent_groups",
+        "called",
     }
     assert info["max_work_group_size"] > 0 and module.kernel("axpy").handle != 0
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from anyxpu.drivers import NAMES, library_path
 
-ABI = 6
+ABI = 7
 
 
 class Status(IntEnum):
@@ -130,6 +130,7 @@ class KernelInfo(ctypes.Structure):
             "private_mem_size",
             "spill_size",
             "concurrent_groups",
+            "called",
         )
     )
 

@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define AX_DRIVER_ABI 6
+#define AX_DRIVER_ABI 7
 
 typedef enum ax_status {
   AX_OK = 0,
@@ -120,6 +120,7 @@ typedef struct ax_kernel_info {
   /* Work-groups, of the size that the kernel requires, that run at once on an idle device while the host waits for it,
    * so that one may wait for another; 0 unknown. */
   uint32_t concurrent_groups;
+  uint32_t called; /* 1: little work of it is done by a mere call of its machine code */
 } ax_kernel_info;
 
 /* When the device worked on a command, in nanoseconds of the host's CLOCK_MONOTONIC. */

@@ -113,6 +113,7 @@ py::dict kernel_info(const Kernel& kernel) {
   out["private_mem_size"] = info.private_mem_size;
   out["spill_size"] = info.spill_size;
   out["concurrent_groups"] = info.concurrent_groups;
+  out["called"] = info.called;
   return out;
 }
 

@@ -73,7 +73,11 @@ bool run_here(const ax_kernel& kernel, const uint32_t groups[3], const uint32_t 
               uint32_t arg_count, ax_event* timed) {
   const uint64_t began = timed == nullptr ? 0 : steady_now();
   const RunningHere running(kernel.label);
-  if (!kernel.in_place->run(kernel.direct.get(), groups, local, args, arg_count)) return false;
+  if (kernel.entry && Entry::takes(local, args, arg_count)) {
+    kernel.entry->run(groups, local, args, arg_count);
+  } else if (!kernel.in_place->run(kernel.direct.get(), groups, local, args, arg_count)) {
+    return false;
+  }
   done_here(timed, began);
   return true;
 }

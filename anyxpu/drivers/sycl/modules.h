@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common.h"
+#include "entry.h"
 
 struct ax_kernel {
   sycl::kernel kernel;
@@ -14,6 +15,7 @@ struct ax_kernel {
   const anyxpu::sycl_driver::Device* owner = nullptr;  // where the backend itself does not refuse another's queue
   anyxpu::sycl_driver::InPlace* in_place = nullptr;    // the device's, where `direct` is there
   anyxpu::sycl_driver::DirectKernel direct{};
+  std::optional<anyxpu::sycl_driver::Entry> entry{};  // beside `direct`, the sooner of the two
 };
 
 struct ax_module {

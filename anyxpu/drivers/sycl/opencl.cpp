@@ -81,6 +81,8 @@ class OpenCLModule final : public ax_module {
     if (device.in_place != nullptr) {
       made->direct.reset(clCreateKernel(program_.handle(), name.c_str(), &code));
       if (made->direct != nullptr) made->in_place = device.in_place.get();
+      made->entry = Entry::of(program_.handle(), handle, natives_.device);
+      made->info.called = made->entry ? 1 : 0;
     }
     return made;
   }
