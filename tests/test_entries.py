@@ -50,6 +50,12 @@ GROUP LANES __kernel void exchanged(__global float* x) {
 /* Numbers below the least normal one, and products that are rounded. */
 GROUP __kernel void subnormal(__global float* x) { x[get_global_id(0)] = x[get_global_id(0)] * 0.3f; }
 
+/* A structure among the arguments, as descriptions of strided memory are. */
+typedef struct { uint a, b, c; } three;
+GROUP __kernel void structured(__global ulong* x, ulong more, three s, uchar last) {
+  x[get_global_id(0)] = s.a + s.b * 3ul + s.c * 7ul + more + last;
+}
+
 GROUP __kernel void prints(__global float* x) { printf("%f\\n", x[get_global_id(0)]); }
 
 GROUP __kernel void lends(__global float* x, __local float* l) { l[get_local_id(0)] = x[0]; x[1] = l[0]; }
@@ -107,6 +113,16 @@ def test_a_kernel_is_told_the_same(sycl: Driver, groups: tuple[int, int, int]) -
     before = ctypes.c_int8(int(rng.integers(-128, 128)))
     array = np.full(int(np.prod(groups)) * LOCAL * 24, -1, np.int64)
     both_ways(sycl, kernel(sycl, "told"), groups, array, before, after=after)
+
+
+class Three(ctypes.Structure):
+    _fields_ = (("a", ctypes.c_uint32), ("b", ctypes.c_uint32), ("c", ctypes.c_uint32))
+
+
+def test_structures_arrive(sycl: Driver) -> None:
+    a, b, c, more, last = (int(n) for n in np.random.default_rng().integers(0, 200, 5))
+    array, after = np.zeros(LOCAL, np.uint64), (ctypes.c_uint64(more), Three(a, b, c), ctypes.c_uint8(last))
+    both_ways(sycl, kernel(sycl, "structured"), (1, 1, 1), array, after=after)
 
 
 def test_lanes_and_work_groups_exchange_numbers(sycl: Driver) -> None:

@@ -22,7 +22,7 @@ from anyxpu.shim import lib
 from anyxpu.triton import native
 
 # The structures that the kernels take are laid out by these; shim/device_kernels.h has the same numbers.
-_SHAPE_OPTIONS = ("-DMAX_DIMS=24", "-DELEMENTS_PER_ITEM=4", "-DRUN=1024", "-DTILE=16")
+_SHAPE_OPTIONS = ("-DMAX_DIMS=24", "-DELEMENTS_PER_ITEM=4", "-DLOCAL_SIZE=256", "-DRUN=1024", "-DTILE=16")
 
 _FAMILIES = {
     "copy": ("-DOP_NEGATE=0", "-DOP_CONJUGATE=0"),

@@ -198,7 +198,7 @@ def _kernel(device: int, dtype: torch.dtype, name: str) -> Callable[..., None] |
     """The kernel for a type of elements; None where the device has no such type, or torch no such operator."""
     if dtype is torch.float64 and not lib().properties(device).has_fp64:
         return None
-    options = ["-cl-std=CL3.0", f"-DELEMENTS_PER_ITEM={_PER_ITEM}"]
+    options = ["-cl-std=CL3.0", f"-DELEMENTS_PER_ITEM={_PER_ITEM}", f"-DLOCAL_SIZE={_LANES}"]
     if dtype in _FLOATS:
         options += [f"-DDST={_FLOATS[dtype][0]}", "-DDST_FLOAT=1", f"-DDST_DIGITS={_FLOATS[dtype][1]}"]
     elif dtype in _INTEGERS:

@@ -194,6 +194,9 @@ inline long offsets64(const walk64* walk, ulong i, long* src_offset) {
   return dst + (long)i * walk->dim[last].dst_stride;
 }
 
+/* Work-items in a work-group, each of which takes ELEMENTS_PER_ITEM. */
+#define WORK_GROUP __attribute__((reqd_work_group_size(LOCAL_SIZE, 1, 1)))
+
 #ifdef ON_CPU
 #define ONE_ITEM __attribute__((reqd_work_group_size(1, 1, 1)))
 
@@ -222,14 +225,14 @@ inline dst_t converted(src_t raw) {
   return WRITE(DST, GLUE2(KIND, SRC), value);
 }
 
-__kernel void copy_dense(__global dst_t* dst, __global const src_t* src, ulong count) {
+WORK_GROUP __kernel void copy_dense(__global dst_t* dst, __global const src_t* src, ulong count) {
   for (uint step = 0; step < ELEMENTS_PER_ITEM; ++step) {
     const ulong i = ELEMENT(ulong, step);
     if (i < count) dst[i] = converted(src[i]);
   }
 }
 
-__kernel void copy_strided32(__global char* dst, __global const char* src, ulong count, walk32 walk) {
+WORK_GROUP __kernel void copy_strided32(__global char* dst, __global const char* src, ulong count, walk32 walk) {
   for (uint step = 0; step < ELEMENTS_PER_ITEM; ++step) {
     const uint i = ELEMENT(uint, step);
     if (i >= (uint)count) continue;
@@ -239,7 +242,7 @@ __kernel void copy_strided32(__global char* dst, __global const char* src, ulong
   }
 }
 
-__kernel void copy_strided64(__global char* dst, __global const char* src, ulong count, walk64 walk) {
+WORK_GROUP __kernel void copy_strided64(__global char* dst, __global const char* src, ulong count, walk64 walk) {
   for (uint step = 0; step < ELEMENTS_PER_ITEM; ++step) {
     const ulong i = ELEMENT(ulong, step);
     if (i >= count) continue;
@@ -315,7 +318,7 @@ ONE_ITEM __kernel void copy_tiled32(__global char* restrict dst, __global const 
 #ifdef FILL
 typedef GLUE2(mem, FILL) fill_t;
 
-__kernel void fill_strided32(__global char* dst, fill_t value, ulong count, walk32 walk) {
+WORK_GROUP __kernel void fill_strided32(__global char* dst, fill_t value, ulong count, walk32 walk) {
   for (uint step = 0; step < ELEMENTS_PER_ITEM; ++step) {
     const uint i = ELEMENT(uint, step);
     int unused;
@@ -323,7 +326,7 @@ __kernel void fill_strided32(__global char* dst, fill_t value, ulong count, walk
   }
 }
 
-__kernel void fill_strided64(__global char* dst, fill_t value, ulong count, walk64 walk) {
+WORK_GROUP __kernel void fill_strided64(__global char* dst, fill_t value, ulong count, walk64 walk) {
   for (uint step = 0; step < ELEMENTS_PER_ITEM; ++step) {
     const ulong i = ELEMENT(ulong, step);
     long unused;

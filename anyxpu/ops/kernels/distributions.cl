@@ -125,7 +125,7 @@ inline float binomial_of(stream_t* s, float n, float p) {
   return p <= 0.5f ? binomial_below(s, n, p) : n - binomial_below(s, n, 1.0f - p);
 }
 
-__kernel void random_gamma(__global dst_t* dst, ulong count, ulong seed, ulong offset, __global const float* shape,
+WORK_GROUP __kernel void random_gamma(__global dst_t* dst, ulong count, ulong seed, ulong offset, __global const float* shape,
                            float least) {
   FOR_EACH_ELEMENT(i, step) {
     stream_t s = stream_of(seed, offset, i);
@@ -134,7 +134,7 @@ __kernel void random_gamma(__global dst_t* dst, ulong count, ulong seed, ulong o
   END_FOR_EACH_ELEMENT
 }
 
-__kernel void random_poisson(__global dst_t* dst, ulong count, ulong seed, ulong offset, __global const float* rate,
+WORK_GROUP __kernel void random_poisson(__global dst_t* dst, ulong count, ulong seed, ulong offset, __global const float* rate,
                              __global int* record, int number) {
   FOR_EACH_ELEMENT(i, step) {
     if (!(rate[i] >= 0.0f)) ax_fail(record, number, 0);
@@ -144,7 +144,7 @@ __kernel void random_poisson(__global dst_t* dst, ulong count, ulong seed, ulong
   END_FOR_EACH_ELEMENT
 }
 
-__kernel void random_binomial(__global dst_t* dst, ulong count, ulong seed, ulong offset, __global const float* trials,
+WORK_GROUP __kernel void random_binomial(__global dst_t* dst, ulong count, ulong seed, ulong offset, __global const float* trials,
                               __global const float* probability) {
   FOR_EACH_ELEMENT(i, step) {
     stream_t s = stream_of(seed, offset, i);

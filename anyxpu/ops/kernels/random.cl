@@ -11,6 +11,8 @@
 
 typedef GLUE2(mem, DST) dst_t;
 
+#define WORK_GROUP __attribute__((reqd_work_group_size(LOCAL_SIZE, 1, 1)))
+
 inline uint4 philox(ulong seed, ulong step, ulong item) {
   uint4 c = (uint4)((uint)step, (uint)(step >> 32), (uint)item, (uint)(item >> 32));
   uint k0 = (uint)seed, k1 = (uint)(seed >> 32);
@@ -61,7 +63,7 @@ inline void four64(ulong seed, ulong offset, ulong out[4]) {
 /* Integers from `base` up, `range` of them; 0 stands for 2^64. A product's high half spreads 64 random bits over the
  * range (Lemire, "Fast random integer generation in an interval", 2019): no value is likelier than another by more than
  * one part in 2^64/range. */
-__kernel void random_integers(__global dst_t* dst, ulong count, ulong seed, ulong offset, ulong range, long base) {
+WORK_GROUP __kernel void random_integers(__global dst_t* dst, ulong count, ulong seed, ulong offset, ulong range, long base) {
   ulong words[4];
   four64(seed, offset, words);
   FOR_EACH_ELEMENT(i, step) {
@@ -72,7 +74,7 @@ __kernel void random_integers(__global dst_t* dst, ulong count, ulong seed, ulon
 }
 
 /* 1 where 32 random bits are less than `threshold`, 0 elsewhere. */
-__kernel void random_bernoulli(__global dst_t* dst, ulong count, ulong seed, ulong offset, ulong threshold) {
+WORK_GROUP __kernel void random_bernoulli(__global dst_t* dst, ulong count, ulong seed, ulong offset, ulong threshold) {
   uint words[4];
   four32(seed, offset, words);
   FOR_EACH_ELEMENT(i, step) dst[i] = WRITE((int)(words[step] < threshold));
@@ -80,7 +82,7 @@ __kernel void random_bernoulli(__global dst_t* dst, ulong count, ulong seed, ulo
 }
 
 /* 1 with a probability of its own for each element, to 24 bits. What is no probability is told to the host. */
-__kernel void random_bernoulli_each(__global dst_t* dst, ulong count, ulong seed, ulong offset,
+WORK_GROUP __kernel void random_bernoulli_each(__global dst_t* dst, ulong count, ulong seed, ulong offset,
                                     __global const float* probability, __global int* record, int number) {
   uint words[4];
   four32(seed, offset, words);
@@ -114,7 +116,7 @@ typedef uint drawn_t;
 
 /* From `from` up to, not including, `to`: DST_DIGITS random bits scaled, so that [0, 1) is met without rounding. Where
  * another interval's sum rounds up to its end, it begins anew, as ATen's CUDA kernel does. */
-__kernel void random_uniform(__global dst_t* dst, ulong count, ulong seed, ulong offset, real_t from, real_t to) {
+WORK_GROUP __kernel void random_uniform(__global dst_t* dst, ulong count, ulong seed, ulong offset, real_t from, real_t to) {
   drawn_t words[4];
   FOUR(seed, offset, words);
   FOR_EACH_ELEMENT(i, step) {
@@ -127,7 +129,7 @@ __kernel void random_uniform(__global dst_t* dst, ulong count, ulong seed, ulong
 
 /* Two normal numbers from two uniform ones (Box and Muller, "A note on the generation of random normal deviates",
  * 1958); the logarithm is of a number in (0, 1]. */
-__kernel void random_normal(__global dst_t* dst, ulong count, ulong seed, ulong offset, real_t mean, real_t deviation) {
+WORK_GROUP __kernel void random_normal(__global dst_t* dst, ulong count, ulong seed, ulong offset, real_t mean, real_t deviation) {
   drawn_t words[4];
   real_t normal[4];
   FOUR(seed, offset, words);
