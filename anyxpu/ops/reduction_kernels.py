@@ -234,7 +234,8 @@ def softmax(
         lanes = tl.arange(0, C)[None, :]
         inside = (lanes < N) & (row < A)
         value = _row(x, at + lanes, inside, float("-inf"), OP)
-        value = value - tl.max(value, 1, keep_dims=True)
+        # Of what is outside the power is never asked: a CPU's exp takes infinite numbers lane by lane.
+        value = tl.where(inside, value - tl.max(value, 1, keep_dims=True), 0.0)
         power = tl.where(inside, libdevice.exp(value), 0.0)
         total = tl.sum(power, 1, keep_dims=True)
         made = value - libdevice.log(total) if LOG else power / total
