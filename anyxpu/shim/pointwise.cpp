@@ -19,6 +19,8 @@
 #include <mutex>
 #include <shared_mutex>
 #include <string_view>
+#include <tuple>
+#include <type_traits>
 #include <unordered_map>
 
 #include "shim/arguments.h"
@@ -223,14 +225,34 @@ bool find(Row& row, const std::string& variant, const Class& key, const Tile& ti
 
 // --- one call -------------------------------------------------------------------------------------------------
 
+// Operands that are the caller's, or made for the call. Another reference to a tensor that Python holds would be told to
+// Python, which takes the GIL.
+class Operands {
+ public:
+  const Tensor& operator[](int k) const { return *seen_[k]; }
+  void borrow(int k, const Tensor& t) { seen_[k] = &t; }
+  void own(int k, Tensor t) {
+    own_[k] = std::move(t);
+    seen_[k] = &own_[k];
+  }
+  void swap(int a, int b) { std::swap(seen_[a], seen_[b]); }
+
+ private:
+  std::array<const Tensor*, kMaxOperands> seen_{};
+  std::array<Tensor, kMaxOperands> own_;
+};
+
 struct Call {
-  std::array<Tensor, kMaxOperands> operands;  // without the result
+  Call() = default;
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+  Operands operands;  // without the result
   std::array<c10::Scalar, kMaxParams> params;
   std::array<bool, kMaxOperands> left_out{};  // of the operands: they take part in the types alone
   int count = 0, params_count = 0;
   uint8_t raw = 0;
   std::string variant;
-  Tensor out;  // undefined: new
+  const Tensor* out = nullptr;  // null: new
 };
 
 // A number whose common exponents have functions of their own.
@@ -253,72 +275,80 @@ bool takes(const Row& row, const Tensor& t, int operand) {
   return row.roles.size() > 1 && row.function != "sub" && row.function != "rsub";
 }
 
-// The arguments by their roles. False where the row does not take them.
-bool read(const Row& row, const c10::FunctionSchema& schema, at::ArrayRef<IValue> given, Call& call) {
-  for (size_t i = 0; i < row.roles.size(); ++i) {
-    const IValue& value = given[i];
-    const char role = row.roles[i];
-    if (role == 'V') {
-      if (value.isString()) {
-        if (value.toStringRef() != "none" && value.toStringRef() != "tanh" && value.toStringRef() != "floor" &&
-            value.toStringRef() != "trunc")
-          return false;  // for torch's own words
-        if (value.toStringRef() != "none") call.variant += value.toStringRef();
-      } else if (value.isBool() && value.toBool()) {
-        call.variant += "True";
-      }
-      continue;
-    }
-    if (value.isNone()) {
-      call.variant += "-" + schema.arguments()[i].name();
-      continue;
-    }
-    if (role == 'P' || role == 'M') {
-      if (call.params_count == kMaxParams) return false;
-      const c10::Scalar number = value.toScalar();
-      if (role == 'M' && at::result_type(call.operands[0], number) != call.operands[0].scalar_type()) return false;
-      const bool fills = row.rule == Rule::fill;
-      call.params[call.params_count++] = fills ? filling(number, call.operands[0].scalar_type()) : number;
-      continue;
-    }
-    if (call.count == kMaxOperands - 1) return false;
-    if (role == 'T') {
-      const Tensor& t = value.toTensor();
-      if (!takes(row, t, call.count)) return false;
-      call.operands[call.count] = t;
-    } else {
-      const c10::Scalar number = value.toScalar();
-      if (number.isComplex() || number.isSymbolic()) return false;
-      if (role == 'E') {
-        if (const char* word = usual_exponent(number)) {
-          call.variant += word;
-          call.left_out[call.count] = true;
-        }
-      }
-      call.operands[call.count] = tensor_of(number);
-    }
-    ++call.count;
+// An argument by its role. False where the row does not take it.
+bool take(const Row& row, size_t argument, const Tensor& t, Call& call) {
+  if (row.roles[argument] != 'T' || call.count == kMaxOperands - 1 || !takes(row, t, call.count)) return false;
+  call.operands.borrow(call.count++, t);
+  return true;
+}
+
+bool take(const Row& row, size_t argument, const c10::Scalar& number, Call& call) {
+  const char role = row.roles[argument];
+  if (role == 'P' || role == 'M') {
+    if (call.params_count == kMaxParams) return false;
+    if (role == 'M' && at::result_type(call.operands[0], number) != call.operands[0].scalar_type()) return false;
+    const bool fills = row.rule == Rule::fill;
+    call.params[call.params_count++] = fills ? filling(number, call.operands[0].scalar_type()) : number;
+    return true;
   }
+  if (call.count == kMaxOperands - 1 || number.isComplex() || number.isSymbolic()) return false;
+  if (role == 'E') {
+    if (const char* word = usual_exponent(number)) {
+      call.variant += word;
+      call.left_out[call.count] = true;
+    }
+  }
+  call.operands.own(call.count++, tensor_of(number));
+  return true;
+}
+
+bool take(const Row& row, const c10::FunctionSchema& schema, size_t argument, const IValue& value, Call& call) {
+  const char role = row.roles[argument];
+  if (role == 'V') {
+    if (value.isString()) {
+      if (value.toStringRef() != "none" && value.toStringRef() != "tanh" && value.toStringRef() != "floor" &&
+          value.toStringRef() != "trunc")
+        return false;  // for torch's own words
+      if (value.toStringRef() != "none") call.variant += value.toStringRef();
+    } else if (value.isBool() && value.toBool()) {
+      call.variant += "True";
+    }
+    return true;
+  }
+  if (value.isNone()) {
+    call.variant += "-" + schema.arguments()[argument].name();
+    return true;
+  }
+  return role == 'T' ? take(row, argument, value.toTensor(), call) : take(row, argument, value.toScalar(), call);
+}
+
+// What all arguments together mean, `out` among them where one is written. False where the row does not take them.
+bool complete(const Row& row, const Tensor* out, Call& call) {
   // torch's rsub is sub the other way round, which decides how the result lies.
-  if (row.function == "rsub") std::swap(call.operands[0], call.operands[1]);
-  if (row.out >= 0) {
-    call.out = given[row.out].toTensor();
-    if (!call.out.is_xpu() || call.out.layout() != c10::kStrided || type_of(call.out.scalar_type()) == nullptr)
-      return false;
-  }
+  if (row.function == "rsub") call.operands.swap(0, 1);
+  call.out = out;
+  if (out != nullptr && (!out->is_xpu() || out->layout() != c10::kStrided || type_of(out->scalar_type()) == nullptr))
+    return false;
   if (row.rule == Rule::where) {
     call.raw = 1;
     // As torch does on every device, so that the result lies as its does.
     const ScalarType common = at::result_type(call.operands[1], call.operands[2]);
     for (int k = 1; k < 3; ++k)
-      if (call.operands[k].dim() > 0) call.operands[k] = call.operands[k].to(common);
+      if (call.operands[k].dim() > 0 && call.operands[k].scalar_type() != common)
+        call.operands.own(k, call.operands[k].to(common));
     // TensorIterator takes one number of the host, and this operator two.
     if (call.operands[0].is_xpu() && call.operands[1].is_cpu() && call.operands[2].is_cpu() &&
         call.operands[1].dim() == 0)
-      call.operands[1] = call.operands[1].to(call.operands[0].device(), common);
+      call.operands.own(1, call.operands[1].to(call.operands[0].device(), common));
   }
   if (row.rule == Rule::fill) call.raw = 2;
   return true;
+}
+
+bool read(const Row& row, const c10::FunctionSchema& schema, at::ArrayRef<IValue> given, Call& call) {
+  for (size_t i = 0; i < row.roles.size(); ++i)
+    if (!take(row, schema, i, given[i], call)) return false;
+  return complete(row, row.out >= 0 ? &given[static_cast<size_t>(row.out)].toTensor() : nullptr, call);
 }
 
 // Whether the operands' types are such as the rule asks for.
@@ -327,14 +357,14 @@ bool fitting(const Row& row, const Call& call) {
     case Rule::same:
       for (int k = 1; k < call.count; ++k)
         if (call.operands[k].scalar_type() != call.operands[0].scalar_type()) return false;
-      return !call.out.defined() || call.out.scalar_type() == call.operands[0].scalar_type();
+      return call.out == nullptr || call.out->scalar_type() == call.operands[0].scalar_type();
     case Rule::test:
-      return !call.out.defined() || call.out.scalar_type() == ScalarType::Bool;
+      return call.out == nullptr || call.out->scalar_type() == ScalarType::Bool;
     case Rule::where:
       return call.operands[0].scalar_type() == ScalarType::Bool && call.operands[0].is_xpu();
     case Rule::fill: {
       if (call.operands[1].scalar_type() != ScalarType::Bool ||
-          at::has_internal_overlap(call.out) == at::MemOverlap::Yes)
+          at::has_internal_overlap(*call.out) == at::MemOverlap::Yes)
         return false;
       if (call.count < 3) return true;
       const Tensor& value = call.operands[2];
@@ -351,7 +381,7 @@ at::TensorIterator iterate(const Row& row, const Call& call, ScalarType* common)
   at::TensorIteratorConfig config;
   config.set_check_mem_overlap(row.function != "threshold");  // done twice it is what it is done once
   const Tensor fresh;
-  config.add_output(call.out.defined() ? call.out : fresh);
+  config.add_output(call.out != nullptr ? *call.out : fresh);
   for (int k = 0; k < call.count; ++k) config.add_const_input(call.operands[k]);
   switch (row.rule) {
     case Rule::same:
@@ -365,17 +395,17 @@ at::TensorIterator iterate(const Row& row, const Call& call, ScalarType* common)
       break;
     case Rule::compare:
       config.allow_cpu_scalars(true).promote_inputs_to_common_dtype(true);
-      if (!call.out.defined()) config.declare_static_dtype(ScalarType::Bool);
+      if (call.out == nullptr) config.declare_static_dtype(ScalarType::Bool);
       break;
     case Rule::test:
       config.check_all_same_dtype(false);
-      if (!call.out.defined()) config.declare_static_dtype(ScalarType::Bool);
+      if (call.out == nullptr) config.declare_static_dtype(ScalarType::Bool);
       *common = call.operands[0].scalar_type();
       break;
     case Rule::where:
       *common = at::result_type(call.operands[1], call.operands[2]);
       config.check_all_same_dtype(false).allow_cpu_scalars(true);
-      if (!call.out.defined()) config.declare_static_dtype(*common);
+      if (call.out == nullptr) config.declare_static_dtype(*common);
       break;
     case Rule::fill:
       *common = call.operands[0].scalar_type();
@@ -514,12 +544,12 @@ constexpr std::string_view kOwnType[] = {"abs",   "ceil", "floor", "frac",  "gel
 
 // Whether `out` is of a type that is the host's to judge.
 bool refuses_out(const Row& row, const Call& call, ScalarType common) {
-  if (!call.out.defined()) return false;
-  if (row.rule == Rule::where) return call.out.scalar_type() != common;
+  if (call.out == nullptr) return false;
+  if (row.rule == Rule::where) return call.out->scalar_type() != common;
   std::string_view base = std::string_view(row.name).substr(0, row.name.find('.'));
   base.remove_prefix(base.rfind(':') + 1);  // aten::
   return std::find(std::begin(kOwnType), std::end(kOwnType), base) != std::end(kOwnType) &&
-         call.out.scalar_type() != call.operands[0].scalar_type();
+         call.out->scalar_type() != call.operands[0].scalar_type();
 }
 
 // Whether torch refuses the call for its arguments; the host then says so in torch's words.
@@ -549,11 +579,9 @@ bool computes(const Row& row, const Call& call, ScalarType common, c10::DeviceIn
   return true;
 }
 
-// False where the host has to do it. `*result` is what the call returns.
-bool serve(Row& row, const c10::FunctionSchema& schema, at::ArrayRef<IValue> given, Tensor* result) {
-  if (eager() == Eager::host) return false;
-  Call call;
-  if (!read(row, schema, given, call) || !fitting(row, call) || refuses(row, call)) return false;
+// False where the host has to do it. `*result` is what the call makes, where it is to be new.
+bool serve(Row& row, const Call& call, Tensor* result) {
+  if (!fitting(row, call) || refuses(row, call)) return false;
   std::optional<c10::Device> device;
   for (int k = 0; k < call.count && !device; ++k)
     if (call.operands[k].is_xpu()) device = call.operands[k].device();
@@ -561,7 +589,7 @@ bool serve(Row& row, const c10::FunctionSchema& schema, at::ArrayRef<IValue> giv
   const c10::DeviceGuard guard(*device);
   ScalarType common = ScalarType::Undefined;
   at::TensorIterator it = iterate(row, call, &common);
-  *result = call.out.defined() ? call.out : it.output(0);
+  if (call.out == nullptr) *result = it.output(0);
   if (!computes(row, call, common, device->index())) return false;
   if (it.numel() == 0) return true;
   if (it.ndim() > kMaxDims) return false;
@@ -589,15 +617,17 @@ class PointwiseKernel : public c10::OperatorKernel {
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
     const c10::FunctionSchema& schema = op.schema();
     const size_t count = schema.arguments().size();
+    const auto given = torch::jit::last(*stack, count);
     Tensor result;
-    if (const auto given = torch::jit::last(*stack, count); divides_truly(*row_, given)) {
+    if (divides_truly(*row_, given)) {
       result = divided_truly(*row_, given);
-      torch::jit::drop(*stack, count);
-      stack->emplace_back(std::move(result));
-      return;
+    } else {
+      Call call;
+      if (eager() == Eager::host || !read(*row_, schema, given, call) || !serve(*row_, call, &result))
+        return complex_or_host(row_->name, op, stack);
+      if (call.out != nullptr) result = *call.out;
+      row_->counter->add(Way::compiled);
     }
-    if (!serve(*row_, schema, torch::jit::last(*stack, count), &result)) return complex_or_host(row_->name, op, stack);
-    row_->counter->add(Way::compiled);
     torch::jit::drop(*stack, count);
     stack->emplace_back(std::move(result));
   }
@@ -605,6 +635,60 @@ class PointwiseKernel : public c10::OperatorKernel {
  private:
   std::shared_ptr<Row> row_;
 };
+
+// The same for an operator of these C++ types, without a stack: to put tensors on one takes the GIL for each.
+template <class Result, class... Given>
+auto unboxed(std::shared_ptr<Row> row, c10::OperatorHandle op) {
+  constexpr bool fresh = std::is_same_v<Result, Tensor>;
+  return [row = std::move(row), op](Given... given) -> Result {
+    [[maybe_unused]] Tensor result;
+    Call call;
+    const auto all = std::tie(given...);
+    const Tensor* const out = fresh ? nullptr : &std::get<0>(all);
+    size_t argument = 0;
+    if (eager() != Eager::host && (take(*row, argument++, given, call) && ...) && complete(*row, out, call) &&
+        serve(*row, call, &result)) {
+      row->counter->add(Way::compiled);
+      if constexpr (fresh) return result;
+    } else {
+      Stack stack;
+      (stack.emplace_back(given), ...);
+      complex_or_host(row->name, op, &stack);
+      if constexpr (fresh) return std::move(stack[0]).toTensor();
+    }
+    if constexpr (!fresh) return std::get<0>(all);
+  };
+}
+
+template <class Result, class... Given>
+bool put_if(const std::string& name, const std::shared_ptr<Row>& row, const c10::OperatorHandle& op) {
+  if (op.schema().arguments().size() != sizeof...(Given) || row->roles.size() != sizeof...(Given)) return false;
+  if (!std::is_same_v<Result, Tensor> && row->out != 0) return false;
+  if (std::is_same_v<Result, Tensor> && row->out >= 0) return false;
+  const auto& arguments = op.schema().arguments();
+  size_t at = 0;
+  const auto is_like = [&]<class Type>(std::type_identity<Type>) {
+    const c10::Type& type = *arguments[at++].type();
+    return std::is_same_v<std::decay_t<Type>, Tensor> ? type.kind() == c10::TypeKind::TensorType
+                                                      : type.kind() == c10::TypeKind::NumberType;
+  };
+  if (!(is_like(std::type_identity<Given>{}) && ...)) return false;
+  const size_t colons = name.find("::");
+  library_of(name.substr(0, colons), c10::DispatchKey::XPU)
+      .impl(name.substr(colons + 2).c_str(), unboxed<Result, Given...>(row, op));
+  return true;
+}
+
+// The shapes that most calls have. False for another one.
+bool put_unboxed(const std::string& name, const std::shared_ptr<Row>& row, const c10::OperatorHandle& op) {
+  using In = const Tensor&;
+  using Number = const c10::Scalar&;
+  return put_if<Tensor, In>(name, row, op) || put_if<Tensor, In, In>(name, row, op) ||
+         put_if<Tensor, In, Number>(name, row, op) || put_if<Tensor, In, In, Number>(name, row, op) ||
+         put_if<Tensor, In, In, In>(name, row, op) || put_if<Tensor&, Tensor&>(name, row, op) ||
+         put_if<Tensor&, Tensor&, In>(name, row, op) || put_if<Tensor&, Tensor&, Number>(name, row, op) ||
+         put_if<Tensor&, Tensor&, In, Number>(name, row, op);
+}
 
 uint8_t kinds_of(const std::string& letters) {
   uint8_t kinds = 0;
@@ -635,6 +719,7 @@ bool serve_pointwise(const std::string& name, const std::string& function, const
   const size_t written_apart = row->out >= 0 && arguments[row->out].is_out() ? 1 : 0;
   TORCH_CHECK_VALUE(arguments.size() == roles.size() + written_apart, "anyxpu: ", name, " takes ", arguments.size(),
                     " arguments, and its roles are ", roles);
+  if (put_unboxed(name, row, *op)) return true;
   return serve_boxed(name, [&] { return std::make_unique<PointwiseKernel>(std::move(row)); });
 }
 
