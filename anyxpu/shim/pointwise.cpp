@@ -225,8 +225,8 @@ bool find(Row& row, const std::string& variant, const Class& key, const Tile& ti
 
 // --- one call -------------------------------------------------------------------------------------------------
 
-// Operands that are the caller's, or made for the call. Another reference to a tensor that Python holds would be told to
-// Python, which takes the GIL.
+// Operands that are the caller's, or made for the call. Another reference to a tensor that Python holds would be told
+// to Python, which takes the GIL.
 class Operands {
  public:
   const Tensor& operator[](int k) const { return *seen_[k]; }

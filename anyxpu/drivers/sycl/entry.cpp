@@ -73,7 +73,7 @@ template <typename T>
 T asked(cl_kernel kernel, cl_device_id device, cl_kernel_work_group_info what, T otherwise) {
   T value{};
   return clGetKernelWorkGroupInfo(kernel, device, what, sizeof(value), &value, nullptr) == CL_SUCCESS ? value
-                                                                                                     : otherwise;
+                                                                                                      : otherwise;
 }
 
 // Whether its work-items lie side by side in the first dimension, for the runtime that made vectors of them. Of others
@@ -126,8 +126,8 @@ std::optional<Entry> Entry::of(cl_program program, cl_kernel kernel, cl_device_i
   using Find = cl_int (*)(cl_device_id, cl_program, const char*, cl_ulong*);
   cl_platform_id platform = nullptr;
   clGetDeviceInfo(device, CL_DEVICE_PLATFORM, sizeof(platform), &platform, nullptr);
-  const auto find = reinterpret_cast<Find>(
-      clGetExtensionFunctionAddressForPlatform(platform, "clGetDeviceFunctionPointerINTEL"));
+  const auto find =
+      reinterpret_cast<Find>(clGetExtensionFunctionAddressForPlatform(platform, "clGetDeviceFunctionPointerINTEL"));
   std::array<char, 1024> name{};
   if (find == nullptr ||
       clGetKernelInfo(kernel, CL_KERNEL_FUNCTION_NAME, name.size(), name.data(), nullptr) != CL_SUCCESS)

@@ -11,8 +11,8 @@
 
 namespace anyxpu::sycl_driver {
 
-// What Intel's OpenCL runtime for CPUs calls to run a kernel. To be told of a launch, prepare it and tell of its end that
-// runtime takes some 5 microseconds; of a small kernel that is nearly all of its time.
+// What Intel's OpenCL runtime for CPUs calls to run a kernel. To be told of a launch, prepare it and tell of its end
+// that runtime takes some 5 microseconds; of a small kernel that is nearly all of its time.
 //
 // Where the code lies is said by an extension of the runtime (clGetDeviceFunctionPointerINTEL). How it is called is
 // written nowhere: it was read from the runtime's own machine code, and holds for the releases of it that entry.cpp
@@ -23,7 +23,8 @@ class Entry {
   // much memory of its own, or nothing says that its work-items lie along the first dimension.
   static std::optional<Entry> of(cl_program program, cl_kernel kernel, cl_device_id device);
 
-  // Whether it can be called so: with few arguments, no work-group's own memory among them, and groups of one dimension.
+  // Whether it can be called so: with few arguments, no work-group's own memory among them, and groups of one
+  // dimension.
   static bool takes(const uint32_t local[3], const ax_arg* args, uint32_t count);
   // Runs the kernel to its end, in this thread.
   void run(const uint32_t groups[3], const uint32_t local[3], const ax_arg* args, uint32_t count) const;
