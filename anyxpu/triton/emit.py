@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from anyxpu.errors import UnsupportedOperation
-from anyxpu.triton import held, tables
+from anyxpu.triton import held, tables, wrapping
 from anyxpu.triton import layout as layouts
 from anyxpu.triton.ir import Block, Function, Op, Pointer, Region, Scalar, Tensor, Type, Value, walk
 from anyxpu.triton.layout import BitMap, Layout
@@ -140,6 +140,8 @@ class Recomputed:
         return self.op.operands
 
     def at(self, loop: Loop, value: Value, index: BitMap) -> str:
+        if self.op.name in wrapping.DIVISIONS and (part := loop.divided(self.op, index)) is not None:
+            return part
         args = [loop.value(o, index) for o in self.op.operands]
         return loop.temporary(value.element, loop.emitter.expression(self.op, args))
 
@@ -178,6 +180,8 @@ class Loop:
         self.known: dict[tuple[Value, BitMap], str] = {}
         self.checked: list[str] = []  # conditions of assertions on the elements at hand
         self.true: frozenset[Value] = frozenset()  # bits that are set here
+        self.divisions: dict[wrapping.Key, None] = {}  # that were asked for; see wrapping.py
+        self.whole: dict[wrapping.Key, tuple[str, str]] = {}  # those that no lane wraps in here
 
     def value(self, value: Value, index: BitMap | None = None) -> str:
         """The C expression of ``value``'s element in the register that ``index`` gives."""
@@ -190,6 +194,14 @@ class Loop:
         if key not in self.known:
             self.known[key] = self.emitter.elements(value).at(self, value, index)
         return self.known[key]
+
+    def divided(self, op: Op, index: BitMap) -> str | None:
+        """The expression of a division of numbers that follow each other, where no lane wraps."""
+        key = wrapping.divided(op, index, self.emitter) if self.emitter.divides else None
+        if key is None:
+            return None
+        self.divisions[key] = None
+        return self.whole[key]["rem" in op.name] if key in self.whole else None
 
     def temporary(self, type: Type, expression: str) -> str:
         return self.emitter.variable(tables.register_type(type), expression)
@@ -281,6 +293,7 @@ class Emitter:
         self.outer = outer  # or else are outer products
         # AVX2 has no masked accesses that are worth it; sub-groups of so few are its. See held.py.
         self.masks_are_slow = local_arrays and lanes <= 8
+        self.divides = local_arrays and warps == 1 and lanes >= 8  # see wrapping.py
         self.arrays: list[Request] = []
         self.lines: list[str] = []
         self.assertions: list[str] = []  # their messages
@@ -499,19 +512,45 @@ class Emitter:
         taking = next((op for op in chosen if op.name == ACCUMULATE), None)
         with taking.attrs["loop"]() if taking else self.loop(self.registers(chosen[0])) as loop:
             loop.true = frozenset(true)
-            for op in chosen:
-                name = None if op.name == ASSIGN else self.print_element(loop, op)
-                if name is None:
-                    continue
-                loop.known[op.result, loop.here] = name
-                if op.result in kept:
-                    self.line(f"{kept[op.result].element(loop.counter)} = {name};")
-            # Read all before the first is overwritten.
-            assigned = [(op.attrs["target"], loop.value(op.operands[0])) for op in chosen if op.name == ASSIGN]
-            if len(assigned) > 1:
-                assigned = [(t, v if v[0] == "v" else loop.temporary(t.type, v)) for t, v in assigned]
-            for target, value in assigned:
-                self.line(f"{target.element(loop.counter)} = {value};")
+            self._print_once(loop, chosen, kept)
+
+    def _print_once(self, loop: Loop, chosen: list[Op], kept: dict[Value, Array]) -> None:
+        """Print what one turn of a loop does: twice, where there are divisions, if no lane wraps and in general."""
+        if not self.divides or not self._loads_or_stores(chosen):
+            return self._print_turn(loop, chosen, kept)
+        printed, arrays, known = len(self.lines), len(self.arrays), dict(loop.known)
+        self._print_turn(loop, chosen, kept)
+        asked = list(loop.divisions)
+        if not 0 < len(asked) <= wrapping.MOST or len(self.arrays) > arrays:
+            return None
+        del self.lines[printed:]
+        loop.known = dict(known)
+        condition, loop.whole = wrapping.chosen(loop, asked)
+        known = dict(loop.known)
+        for head in (f"if ({condition})", "else"):
+            with self.braces(head):
+                self._print_turn(loop, chosen, kept)
+            loop.known, loop.whole = dict(known), {}
+        return None
+
+    @staticmethod
+    def _loads_or_stores(chosen: list[Op]) -> bool:
+        return any(op.name in ("tt.load", "tt.store") for op in chosen)
+
+    def _print_turn(self, loop: Loop, chosen: list[Op], kept: dict[Value, Array]) -> None:
+        for op in chosen:
+            name = None if op.name == ASSIGN else self.print_element(loop, op)
+            if name is None:
+                continue
+            loop.known[op.result, loop.here] = name
+            if op.result in kept:
+                self.line(f"{kept[op.result].element(loop.counter)} = {name};")
+        # Read all before the first is overwritten.
+        assigned = [(op.attrs["target"], loop.value(op.operands[0])) for op in chosen if op.name == ASSIGN]
+        if len(assigned) > 1:
+            assigned = [(t, v if v[0] == "v" else loop.temporary(t.type, v)) for t, v in assigned]
+        for target, value in assigned:
+            self.line(f"{target.element(loop.counter)} = {value};")
 
     def print_element(self, loop: Loop, op: Op) -> str | None:
         """Print one op for one register; the result's variable, or None where it has none."""

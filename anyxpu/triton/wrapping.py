@@ -1,0 +1,77 @@
+"""Quotients and remainders of neighbouring lanes, which share a quotient wherever no multiple lies between them.
+
+Inductor numbers a tensor's elements and divides to get their coordinates. Of neighbouring lanes the quotient is nearly
+always one, and the remainders follow each other: what is read there is contiguous. A compiler cannot see it, as the
+lanes may lie around a multiple of the divisor, and reads element by element (where addressing.py does not know better).
+So a loop's body is printed twice, and the remainder of the first lane's number, a scalar, chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from anyxpu.triton import layout as layouts
+from anyxpu.triton.addressing import _constant, _owner, _scalars_and_range
+from anyxpu.triton.ir import Op, Scalar, Tensor, Value
+from anyxpu.triton.layout import BitMap
+
+if TYPE_CHECKING:
+    from anyxpu.triton.emit import Emitter, Loop
+
+DIVISIONS = frozenset({"arith.divsi", "arith.divui", "arith.remsi", "arith.remui"})
+MOST = 3
+"""Divisions in one loop that a choice is made of: each makes it rarer."""
+
+Key = tuple[Value, BitMap, str]
+"""What is divided, in which register, and the C expression of the divisor."""
+
+
+def divided(op: Op, index: BitMap, emitter: Emitter) -> Key | None:
+    """What ``op`` divides, where the lanes' numbers follow each other and the divisor is theirs all."""
+    left = op.operands[0]
+    if op.name not in DIVISIONS or not isinstance(left.type, Tensor):
+        return None
+    element, divisor = left.type.element, _divisor(op.operands[1], emitter)
+    if divisor is None or not isinstance(element, Scalar) or element.bits not in (32, 64):
+        return None
+    found = _scalars_and_range(left)
+    if found is None:
+        return None
+    step = layouts.strides(left.type.shape)[found[1][1]]
+    following = tuple(step << i for i in range(layouts.log2(emitter.lanes)))
+    return (left, index, divisor) if emitter.layout(left).lane == following else None
+
+
+def _divisor(value: Value, emitter: Emitter) -> str | None:
+    """A constant that is not less than the lanes, or a scalar; of 0 and less there is no quotient that all share."""
+    constant = _constant(value)
+    if constant is not None:
+        return str(constant) if constant >= emitter.lanes else None
+    owner = _owner(value)
+    if owner is None or owner.name != "tt.splat":
+        return None
+    scalar = emitter.scalar(owner.operands[0])
+    return f"({scalar} > 0 ? {scalar} : 1)"
+
+
+def chosen(loop: Loop, keys: Iterable[Key]) -> tuple[str, dict[Key, tuple[str, str]]]:
+    """Print the first lanes' quotients and remainders.
+
+    Returns:
+        The condition under which no lane wraps, and for each key the expressions of its quotient and remainder then.
+    """
+    e, conditions, parts = loop.emitter, [], {}
+    for key in keys:
+        left, index, divisor = key
+        assert isinstance(left.type, Tensor)
+        element = left.type.element
+        first = loop.temporary(element, f"{loop.value(left, index)} - lane")
+        quotient = loop.temporary(element, f"{first} / {divisor}")
+        rest = loop.temporary(element, f"{first} - {quotient} * {divisor}")
+        # Neither below 0, nor so large that the lanes' numbers wrap.
+        unsigned, last = ("ulong", 2**63) if element.bits == 64 else ("uint", 2**31)
+        conditions.append(f"({unsigned}){first} <= {last - e.lanes}u{'l' if element.bits == 64 else ''}")
+        conditions.append(f"{rest} <= {divisor} - {e.lanes}")
+        parts[key] = (quotient, f"({rest} + lane)")
+    return " && ".join(conditions), parts

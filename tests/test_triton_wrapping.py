@@ -1,0 +1,105 @@
+"""Lanes that share a quotient: the branch without divisions is taken where none wraps, and gives the same numbers."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+pytestmark = pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device")
+
+BLOCK = 64
+
+
+@triton.jit
+def table_kernel(x, y, o, n, C: tl.constexpr, B: tl.constexpr):
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    inside = at < n
+    tl.store(o + at, tl.load(x + at % C, inside) + tl.load(y + at // C, inside), inside)
+
+
+@triton.jit
+def any_table_kernel(x, y, o, n, c, B: tl.constexpr):
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    inside = at < n
+    tl.store(o + at, tl.load(x + at % c, inside) + tl.load(y + at // c, inside), inside)
+
+
+@triton.jit
+def signed_kernel(quotient, rest, first, c, B: tl.constexpr):
+    at = tl.arange(0, B)
+    number = first + at
+    tl.store(quotient + at, number // c)
+    tl.store(rest + at, number % c)
+
+
+@triton.jit
+def column_sums_kernel(x, o, n, C: tl.constexpr, R: tl.constexpr, B: tl.constexpr):
+    at = tl.program_id(0) * B + tl.arange(0, B)[:, None]
+    rows = tl.arange(0, R)[None, :]
+    inside = at < n
+    found = tl.load(x + (at % C + C * rows + C * R * (at // C)), inside, other=0.0)
+    tl.store(o + at, tl.sum(found, 1)[:, None], inside)
+
+
+def sizes() -> list[int]:
+    return [1, 3, 7, 8, 9, 15, 17, 49, 900, 961, *random.Random(torch.initial_seed()).sample(range(2, 2000), 4)]
+
+
+@pytest.mark.parametrize("constant", [True, False])
+def test_rows_and_columns_of_a_number(constant):
+    for c in sizes():
+        n = random.randint(1, 3000)
+        x, y, o = torch.randn(c), torch.randn(n // c + 1), torch.full((n + 8,), -1.0)
+        moved = [t.to("xpu") for t in (x, y, o)]
+        grid = (triton.cdiv(n, BLOCK),)
+        if constant:
+            table_kernel[grid](*moved, n, C=c, B=BLOCK)
+        else:
+            any_table_kernel[grid](*moved, n, c, B=BLOCK)
+        at = torch.arange(n)
+        got = moved[2].cpu()
+        assert torch.equal(got[:n], x[at % c] + y[at // c]) and (got[n:] == -1).all(), (c, n)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+def test_numbers_below_nothing_and_at_the_end_of_their_type(dtype):
+    """A number that wraps, or is negative, is divided as Triton divides: towards zero."""
+    most = torch.iinfo(dtype).max
+    firsts = [-1000, -33, -1, 0, 5, most - BLOCK - 1, most - BLOCK + 1, most - 20, -most]
+    for first in firsts:
+        for c in (1, 2, 7, 8, 30, 4097, most):
+            out = [torch.zeros(BLOCK, dtype=dtype, device="xpu") for _ in range(2)]
+            # A Python number says its own type by its size.
+            signed_kernel[(1,)](*out, first, c, B=BLOCK)
+            numbers = [(first + i + most + 1) % (2 * most + 2) - most - 1 for i in range(BLOCK)]
+            quotients = [abs(v) // c * (1 if v >= 0 else -1) for v in numbers]
+            assert out[0].tolist() == quotients, (first, c)
+            assert out[1].tolist() == [v - q * c for v, q in zip(numbers, quotients, strict=True)], (first, c)
+
+
+def test_sums_over_rows_that_begin_anywhere():
+    for c in (5, 30, 49, 225):
+        n, rows = 3 * c, 4
+        x, o = torch.randn(3, rows, c), torch.zeros(n)
+        there = o.to("xpu")
+        column_sums_kernel[(triton.cdiv(n, 32),)](x.to("xpu"), there, n, C=c, R=rows, B=32)
+        np.testing.assert_allclose(there.cpu(), x.double().sum(1).flatten(), atol=1e-5)
+
+
+def test_the_choice_is_made_once_for_all_lanes():
+    """Two bodies, and in the first no lane divides. On a GPU, whose lanes' accesses are put together, there is one."""
+    moved = [torch.randn(2000, device="xpu") for _ in range(3)]
+    text = table_kernel[(1,)](*moved, 60, C=900, B=BLOCK).asm["cl"]
+    body = text[text.rindex("__kernel") :]
+    on_cpu = torch.xpu.get_device_properties().type == "cpu"
+    choices = re.findall(r"if \(\(uint\)(v\d+) <= 2147483640u && v\d+ <= 900 - 8\)", body)
+    wide = re.findall(r"if \(\(uint\)(v\d+) <= 21474836\d\du && v\d+ <= 900 - \d+\)", body)
+    assert bool(choices or wide) == on_cpu
+    for first in wide:
+        assert re.search(rf"int {first} = v\d+ - lane;", body)
