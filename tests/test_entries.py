@@ -13,6 +13,14 @@ from anyxpu import build
 from anyxpu.drivers.abi import Driver, Format
 from tests.driver_support import from_device, load, to_device
 
+pytestmark = [
+    pytest.mark.not_simulated("it is about the runtime of CPU devices"),
+    pytest.mark.skipif(
+        not torch.xpu.is_available() or torch.xpu.get_device_properties().type != "cpu",
+        reason="the first device is no CPU, whose kernels alone are called",
+    ),
+]
+
 LOCAL = 32
 SOURCE = b"""
 #define GROUP __attribute__((reqd_work_group_size(32, 1, 1)))
@@ -186,7 +194,6 @@ def test_threads_call_it_at_the_same_time(sycl: Driver) -> None:
     assert not wrong
 
 
-@pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device")
 def test_operators_are_the_same_without_it(run_python) -> None:
     """Every digit of a small step of training, with the kernels called and with the runtime asked for each."""
     source = """

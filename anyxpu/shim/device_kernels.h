@@ -10,10 +10,10 @@ namespace anyxpu {
 
 inline constexpr int kMaxDims = 24;         // -DMAX_DIMS
 inline constexpr int kElementsPerItem = 4;  // -DELEMENTS_PER_ITEM
-inline constexpr int kLocalSize = 256;       // -DLOCAL_SIZE
-inline constexpr int kRun = 1024;       // -DRUN: elements along the first dimension
-inline constexpr int kTile = 16;        // -DTILE: elements along each side
-inline constexpr int kShortestRun = 4;  // of fewer elements, many work-items do better
+inline constexpr int kLocalSize = 256;      // -DLOCAL_SIZE
+inline constexpr int kRun = 1024;           // -DRUN: elements along the first dimension
+inline constexpr int kTile = 16;            // -DTILE: elements along each side
+inline constexpr int kShortestRun = 4;      // of fewer elements, many work-items do better
 inline constexpr int kElementsPerGroup = 4096;
 
 struct Dim32 {
