@@ -518,19 +518,20 @@ class Emitter:
         """Print what one turn of a loop does: twice, where there are divisions, if no lane wraps and in general."""
         if not self.divides or not self._loads_or_stores(chosen):
             return self._print_turn(loop, chosen, kept)
-        printed, arrays, known = len(self.lines), len(self.arrays), dict(loop.known)
+        printed, arrays = len(self.lines), len(self.arrays)
+        known, checked = dict(loop.known), list(loop.checked)
         self._print_turn(loop, chosen, kept)
         asked = list(loop.divisions)
         if not 0 < len(asked) <= wrapping.MOST or len(self.arrays) > arrays:
             return None
         del self.lines[printed:]
-        loop.known = dict(known)
+        loop.known, loop.checked = known, list(checked)
         condition, loop.whole = wrapping.chosen(loop, asked)
         known = dict(loop.known)
         for head in (f"if ({condition})", "else"):
             with self.braces(head):
                 self._print_turn(loop, chosen, kept)
-            loop.known, loop.whole = dict(known), {}
+            loop.known, loop.checked, loop.whole = dict(known), list(checked), {}
         return None
 
     @staticmethod
