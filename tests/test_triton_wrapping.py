@@ -47,6 +47,15 @@ def column_sums_kernel(x, o, n, C: tl.constexpr, R: tl.constexpr, B: tl.constexp
     tl.store(o + at, tl.sum(found, 1)[:, None], inside)
 
 
+@triton.jit
+def looked_up_kernel(x, index, o, n, C: tl.constexpr, B: tl.constexpr):
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    inside = at < n
+    found = tl.load(index + at % C, inside, other=0)
+    tl.device_assert((found >= 0) & (found < C), "no such place", inside)
+    tl.store(o + at, tl.load(x + found + C * (at // C), inside), inside)
+
+
 def sizes() -> list[int]:
     return [1, 3, 7, 8, 9, 15, 17, 49, 900, 961, *random.Random(torch.initial_seed()).sample(range(2, 2000), 4)]
 
@@ -81,6 +90,16 @@ def test_numbers_below_nothing_and_at_the_end_of_their_type(dtype):
             quotients = [abs(v) // c * (1 if v >= 0 else -1) for v in numbers]
             assert out[0].tolist() == quotients, (first, c)
             assert out[1].tolist() == [v - q * c for v, q in zip(numbers, quotients, strict=True)], (first, c)
+
+
+def test_what_is_asserted_of_an_index_holds_in_both_bodies():
+    """Beside a check, what reads by the index is masked by it, in the one body as in the other."""
+    for c in (9, 30, 900):
+        n = 3 * c
+        x, index = torch.randn(3, c), torch.randperm(c, dtype=torch.int32)
+        o = torch.zeros(3, c, device="xpu")
+        looked_up_kernel[(triton.cdiv(n, BLOCK),)](x.to("xpu"), index.to("xpu"), o, n, C=c, B=BLOCK, debug=True)
+        assert torch.equal(o.cpu(), x[:, index.long()]), c
 
 
 def test_sums_over_rows_that_begin_anywhere():
