@@ -172,6 +172,15 @@ Tensor neighbours(const std::vector<Tensor>& parts, int64_t dim, ScalarType type
   return first.as_strided({count}, {1});
 }
 
+// Whether the parts lie one behind the other in the result, byte for byte as they are.
+bool one_behind_the_other(const Tensor& result, const std::vector<Tensor>& parts, int64_t dim) {
+  if (!result.is_contiguous() || result.is_conj() || result.is_neg()) return false;
+  if (c10::multiply_integers(result.sizes().slice(0, static_cast<size_t>(dim))) != 1) return false;
+  return std::all_of(parts.begin(), parts.end(), [&](const Tensor& t) {
+    return t.scalar_type() == result.scalar_type() && t.is_contiguous() && !t.is_conj() && !t.is_neg();
+  });
+}
+
 bool cat_call(const c10::FunctionSchema& schema, at::ArrayRef<IValue> given, Tensor* result) {
   const bool into = schema.arguments().back().is_out();
   std::vector<Tensor> parts;
@@ -214,6 +223,15 @@ bool cat_call(const c10::FunctionSchema& schema, at::ArrayRef<IValue> given, Ten
   }
   if (const Tensor whole = neighbours(parts, dim, type); whole.defined()) {
     copy_tensor(*result, whole.view(shape), true);
+    return true;
+  }
+  if (one_behind_the_other(*result, parts, dim)) {
+    ax_queue* const queue = current_queue(result->device().index());
+    auto* to = static_cast<char*>(result->mutable_data_ptr());
+    for (const Tensor& t : parts) {
+      if (t.numel() != 0) check(driver().copy(queue, to, t.const_data_ptr(), t.nbytes()), "copy");
+      to += t.nbytes();
+    }
     return true;
   }
   int64_t at = 0;
