@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from anyxpu.errors import UnsupportedOperation
@@ -201,7 +201,10 @@ class Loop:
         if key is None:
             return None
         self.divisions[key] = None
-        return self.whole[key]["rem" in op.name] if key in self.whole else None
+        if key not in self.whole:
+            return None
+        quotient, rest = self.whole[key]
+        return f"({rest} + lane)" if "rem" in op.name else quotient
 
     def temporary(self, type: Type, expression: str) -> str:
         return self.emitter.variable(tables.register_type(type), expression)
@@ -526,12 +529,28 @@ class Emitter:
             return None
         del self.lines[printed:]
         loop.known, loop.checked = known, list(checked)
-        condition, loop.whole = wrapping.chosen(loop, asked)
-        known = dict(loop.known)
-        for head in (f"if ({condition})", "else"):
-            with self.braces(head):
-                self._print_turn(loop, chosen, kept)
-            loop.known, loop.checked, loop.whole = dict(known), list(checked), {}
+        condition, whole = wrapping.chosen(loop, asked)
+        known, true = dict(loop.known), loop.true
+
+        def turn(whole: Mapping[wrapping.Key, tuple[str, str]], true: frozenset[Value]) -> None:
+            loop.known, loop.checked, loop.whole, loop.true = dict(known), list(checked), dict(whole), true
+            self._print_turn(loop, chosen, kept)
+
+        with self.braces(f"if ({condition})"):
+            loop.whole = dict(whole)
+            masks = [m for op in chosen for m in _masks(op)] if self.masks_are_slow else []
+            inside = wrapping.inside(loop, masks)
+            if inside:
+                # One after the other they would be branches; together the device's compiler finds the few that matter.
+                compared = dict.fromkeys(c for conditions in inside.values() for c in conditions.split(" && "))
+                with self.braces(f"if ({' & '.join(f'({c})' for c in compared)})"):
+                    turn(whole, true | frozenset(inside))
+                with self.braces("else"):
+                    turn(whole, true)
+            else:
+                turn(whole, true)
+        with self.braces("else"):
+            turn({}, true)
         return None
 
     @staticmethod

@@ -18,11 +18,18 @@ _MOVES = frozenset({"tt.broadcast", "tt.expand_dims", "tt.reshape", "ttg.convert
 _BELOW = {"slt": 1, "sle": 0}
 _ABOVE = {"sgt": -1, "sge": 0}
 
-Terms = tuple[list[Value], int, int]
-"""Scalars, and what is added to their sum at least and at most."""
+Terms = tuple[list[Value | str], int, int]
+"""Scalars, or C expressions of such, and what is added to their sum at least and at most."""
+
+Known = Callable[[Value], "Terms | None"]
+"""What is known of a tensor besides what it is made of."""
 
 
-def parts(mask: Value, name: Callable[[Value], str]) -> dict[Value, str]:
+def _nothing(value: Value) -> Terms | None:
+    return None
+
+
+def parts(mask: Value, name: Callable[[Value], str], known: Known = _nothing) -> dict[Value, str]:
     """The comparisons of which ``mask`` is the conjunction, each with a C condition under which it is true everywhere.
 
     The conditions are the same in every work-item. Comparisons of which none is known are left out.
@@ -30,22 +37,23 @@ def parts(mask: Value, name: Callable[[Value], str]) -> dict[Value, str]:
     Args:
         mask: a tensor of bits.
         name: the C expression of a scalar.
+        known: of what the caller knows more.
     """
     op = mask.owner
     if not isinstance(op, Op):
         return {}
     if op.name in _MOVES:
-        return parts(op.operands[0], name)
+        return parts(op.operands[0], name, known)
     if op.name == "arith.andi":
-        return parts(op.operands[0], name) | parts(op.operands[1], name)
+        return parts(op.operands[0], name, known) | parts(op.operands[1], name, known)
     if op.name != "arith.cmpi" or op.words[0] not in {**_BELOW, **_ABOVE} or not isinstance(mask.type, Tensor):
         return {}
-    left, bound = _terms(op.operands[0]), _bound(op.operands[1], name)
+    left, bound = _terms(op.operands[0], known), _bound(op.operands[1], name)
     if left is None or bound is None:
         return {}
     scalars, least, most = left
     # In 64 bits, so that a sum of 32 that would wrap upwards is above the bound here.
-    terms = [f"(long){name(v)}" for v in scalars]
+    terms = [f"(long){v if isinstance(v, str) else name(v)}" for v in scalars]
     if op.words[0] in _ABOVE:
         condition = f"{' + '.join([*terms, f'{least + _ABOVE[op.words[0]]}L'])} >= {bound}"
         if len(scalars) + (most > 0) > 1:  # or would wrap upwards
@@ -67,16 +75,20 @@ def _bound(value: Value, name: Callable[[Value], str]) -> str | None:
     found = _terms(value)
     if found is None or found[1] != found[2] or len(found[0]) + (found[1] != 0) > 1:
         return None
-    return f"(long){name(found[0][0])}" if found[0] else f"{found[1]}L"
+    scalar = found[0][0] if found[0] else None
+    assert not isinstance(scalar, str)
+    return f"{found[1]}L" if scalar is None else f"(long){name(scalar)}"
 
 
-def _terms(value: Value) -> Terms | None:
+def _terms(value: Value, known: Known = _nothing) -> Terms | None:
     """What all elements lie between."""
     op = value.owner
     if not isinstance(op, Op) or not isinstance(value.type, Tensor) or not _integer(value):
         return None
+    if (more := known(value)) is not None:
+        return more
     if op.name in _MOVES:
-        return _terms(op.operands[0])
+        return _terms(op.operands[0], known)
     if op.name == "tt.splat":
         return [op.operands[0]], 0, 0
     if op.name == "arith.constant":
@@ -88,7 +100,7 @@ def _terms(value: Value) -> Terms | None:
         last = value.type.shape[int(op.attrs["dim"])] - 1
         return [], 0, (last >> int(op.attrs["shift"])) & int(op.attrs["mask"])
     if op.name == "arith.addi":
-        first, second = (_terms(o) for o in op.operands)
+        first, second = (_terms(o, known) for o in op.operands)
         if first is None or second is None:
             return None
         return [*first[0], *second[0]], first[1] + second[1], first[2] + second[2]

@@ -8,9 +8,10 @@ So a loop's body is printed twice, and the remainder of the first lane's number,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from anyxpu.triton import held
 from anyxpu.triton import layout as layouts
 from anyxpu.triton.addressing import _constant, _owner, _scalars_and_range
 from anyxpu.triton.ir import Op, Scalar, Tensor, Value
@@ -59,7 +60,7 @@ def chosen(loop: Loop, keys: Iterable[Key]) -> tuple[str, dict[Key, tuple[str, s
     """Print the first lanes' quotients and remainders.
 
     Returns:
-        The condition under which no lane wraps, and for each key the expressions of its quotient and remainder then.
+        The condition under which no lane wraps, and for each key its quotient and the first lane's remainder.
     """
     e, conditions, parts = loop.emitter, [], {}
     for key in keys:
@@ -73,5 +74,31 @@ def chosen(loop: Loop, keys: Iterable[Key]) -> tuple[str, dict[Key, tuple[str, s
         unsigned, last = ("ulong", 2**63) if element.bits == 64 else ("uint", 2**31)
         conditions.append(f"({unsigned}){first} <= {last - e.lanes}u{'l' if element.bits == 64 else ''}")
         conditions.append(f"{rest} <= {divisor} - {e.lanes}")
-        parts[key] = (quotient, f"({rest} + lane)")
+        parts[key] = (quotient, rest)
     return " && ".join(conditions), parts
+
+
+def inside(loop: Loop, masks: Sequence[Value]) -> dict[Value, str]:
+    """What masks are made of that holds for all lanes where none wraps, each with its condition.
+
+    So are the edges of an image that windows reach over: most of it lies inside.
+    """
+    e = loop.emitter
+    places: dict[tuple[Value, str], list[tuple[str, str]]] = {}
+    for (left, _, divisor), part in loop.whole.items():
+        places.setdefault((left, divisor), []).append(part)
+
+    def known(value: Value) -> held.Terms | None:
+        op = _owner(value)
+        if op is None or op.name not in DIVISIONS:
+            return None
+        divisor = _divisor(op.operands[1], e)
+        found = places.get((op.operands[0], divisor), []) if divisor is not None else []
+        if len(found) != 1:  # in several registers at once, which differ
+            return None
+        quotient, rest = found[0]
+        return ([rest], 0, e.lanes - 1) if "rem" in op.name else ([quotient], 0, 0)
+
+    more = {part: c for m in masks for part, c in held.parts(m, e.scalar, known).items()}
+    plain = {part for m in masks for part in held.parts(m, e.scalar)}
+    return {part: c for part, c in more.items() if part not in plain and part not in loop.true}
