@@ -56,6 +56,18 @@ def looked_up_kernel(x, index, o, n, C: tl.constexpr, B: tl.constexpr):
     tl.store(o + at, tl.load(x + found + C * (at // C), inside), inside)
 
 
+@triton.jit
+def rearranged_kernel(x, y, o, n, C: tl.constexpr, K: tl.constexpr):
+    at = tl.program_id(0) * 64 + tl.arange(0, 64)
+    column = at % C
+    square = tl.reshape(column, (8, 8))
+    turned = tl.reshape(tl.trans(square), (64,))
+    total = tl.load(x + column, column < K, other=0.0)
+    total += tl.load(y + turned, (turned < K) & (column >= 2), other=0.0)
+    total += tl.reshape(tl.load(x + square, (square >= 3) & (square < K), other=0.0), (64,))
+    tl.store(o + at, total, at < n)
+
+
 def sizes() -> list[int]:
     return [1, 3, 7, 8, 9, 15, 17, 49, 900, 961, *random.Random(torch.initial_seed()).sample(range(2, 2000), 4)]
 
@@ -100,6 +112,21 @@ def test_what_is_asserted_of_an_index_holds_in_both_bodies():
         o = torch.zeros(3, c, device="xpu")
         looked_up_kernel[(triton.cdiv(n, BLOCK),)](x.to("xpu"), index.to("xpu"), o, n, C=c, B=BLOCK, debug=True)
         assert torch.equal(o.cpu(), x[:, index.long()]), c
+
+
+def test_masks_of_remainders_that_other_lanes_made():
+    """A mask holds for all lanes only where these made it: not where it came from others, or as another shape."""
+    for c in (9, 17, 30, 130):
+        k, blocks = c - 2, 5
+        x, y = torch.randn(c), torch.randn(c)
+        o = torch.zeros(blocks * 64, device="xpu")
+        rearranged_kernel[(blocks,)](x.to("xpu"), y.to("xpu"), o, blocks * 64, C=c, K=k)
+        column = torch.arange(blocks * 64) % c
+        turned = column.view(blocks, 8, 8).transpose(1, 2).reshape(-1)
+        want = torch.where(column < k, x[column], 0.0)
+        want = want + torch.where((turned < k) & (column >= 2), y[turned], 0.0)
+        want = want + torch.where((column >= 3) & (column < k), x[column], 0.0)
+        assert torch.equal(o.cpu(), want), c
 
 
 def test_sums_over_rows_that_begin_anywhere():

@@ -63,7 +63,7 @@ def divide_ranges(function: Function) -> None:
     for op in walk(function.body):
         if op.name == "scf.for":
             lower, _, step = op.operands[:3]
-            if _is_not_negative(lower, multiples) and (_constant(step) or 0) > 0:
+            if _is_not_negative(lower, multiples) and (constant_of(step) or 0) > 0:
                 counter = op.regions[0].entry.args[0]
                 multiples[counter] = min(_multiple_of(lower, multiples), _multiple_of(step, multiples))
     for block in blocks(function.body):
@@ -81,10 +81,10 @@ def _divided(op: Op, multiples: dict[Value, int]) -> list[Op] | None:
     """The ops that stand for a division, or None where it stays; ``multiples``: see :func:`_multiple_of`."""
     if op.name not in ("arith.divsi", "arith.divui", "arith.remsi", "arith.remui") or not op.results[0].is_tensor:
         return None
-    divisor = _constant(op.operands[1])
+    divisor = constant_of(op.operands[1])
     if divisor is None or divisor < 2:
         return None
-    found = _scalars_and_range(op.operands[0])
+    found = scalars_and_range(op.operands[0])
     if found is None:
         return None
     scalars, (ranged, dim) = found
@@ -153,14 +153,14 @@ def _compared(op: Op, multiples: dict[Value, int]) -> list[Op] | None:
     if op.name != "arith.cmpi" or op.words[0] not in ("slt", "sge") or not op.operands[0].is_tensor:
         return None
     left, right = op.operands
-    owner = _owner(left)
+    owner = owner_of(left)
     if owner is not None and owner.name == "arith.extsi":
         left = owner.operands[0]
-    found = _scalars_and_range(left)
+    found = scalars_and_range(left)
     if found is None:
         return None
     scalars, (ranged, dim) = found
-    bound = _constant(right)
+    bound = constant_of(right)
     splat = _splat(right) if bound is None else None
     assert isinstance(ranged.type, Tensor) and isinstance(left.type, Tensor)
     if bound is not None:
@@ -210,7 +210,7 @@ class _Maker:
         return op.result
 
 
-def _owner(value: Value) -> Op | None:
+def owner_of(value: Value) -> Op | None:
     return value.owner if isinstance(value.owner, Op) else None
 
 
@@ -230,20 +230,20 @@ def name_unit_dimensions(function: Function) -> None:
                 break
 
 
-def _constant(value: Value) -> int | None:
-    op = _owner(value)
+def constant_of(value: Value) -> int | None:
+    op = owner_of(value)
     if op is not None and op.name == "tt.splat":
-        return _constant(op.operands[0])
+        return constant_of(op.operands[0])
     return value.integer
 
 
-def _scalars_and_range(value: Value) -> tuple[list[Value], tuple[Value, int]] | None:
+def scalars_and_range(value: Value) -> tuple[list[Value], tuple[Value, int]] | None:
     """The non-negative scalars and the one range from 0 (with its dimension) that ``value`` is the sum of."""
-    op = _owner(value)
+    op = owner_of(value)
     if op is None:
         return None
     if op.name == "arith.addi":
-        sides = [_scalars_and_range(o) or _splat(o) for o in op.operands]
+        sides = [scalars_and_range(o) or _splat(o) for o in op.operands]
         if any(s is None for s in sides):
             return None
         ranges = [s[1] for s in sides if s is not None and s[1] is not None]
@@ -254,7 +254,7 @@ def _scalars_and_range(value: Value) -> tuple[list[Value], tuple[Value, int]] | 
 
 
 def _splat(value: Value) -> tuple[list[Value], None] | None:
-    op = _owner(value)
+    op = owner_of(value)
     if op is not None and op.name in ("tt.broadcast", "ttg.convert_layout", "tt.expand_dims"):
         return _splat(op.operands[0])
     return ([op.operands[0]], None) if op is not None and op.name == "tt.splat" else None
@@ -262,7 +262,7 @@ def _splat(value: Value) -> tuple[list[Value], None] | None:
 
 def _range_dimension(value: Value) -> int | None:
     """Along which dimension ``value`` counts from 0, if that is all it does."""
-    op = _owner(value)
+    op = owner_of(value)
     if op is None:
         return None
     if op.name == "tt.make_range":
@@ -286,7 +286,7 @@ def _multiple_of(value: Value, multiples: dict[Value, int]) -> int:
     """
     if value in multiples:
         return multiples[value]
-    op = _owner(value)
+    op = owner_of(value)
     if op is None:
         return 1
     if op.name == "arith.constant":
@@ -308,7 +308,7 @@ def _divisor_of(value: Value, multiples: dict[Value, int]) -> int:
 def _is_not_negative(value: Value, multiples: dict[Value, int]) -> bool:
     if value in multiples:
         return True
-    op = _owner(value)
+    op = owner_of(value)
     if op is None:
         return False
     if op.name == "arith.constant":

@@ -518,7 +518,7 @@ class Emitter:
             self._print_once(loop, chosen, kept)
 
     def _print_once(self, loop: Loop, chosen: list[Op], kept: dict[Value, Array]) -> None:
-        """Print what one turn of a loop does: twice, where there are divisions, if no lane wraps and in general."""
+        """Print what one turn of a loop does, where it divides once for each body that wrapping.py tells of."""
         if not self.divides or not self._loads_or_stores(chosen):
             return self._print_turn(loop, chosen, kept)
         printed, arrays = len(self.lines), len(self.arrays)
@@ -552,6 +552,16 @@ class Emitter:
         with self.braces("else"):
             turn({}, true)
         return None
+
+    def is_made_here(self, value: Value) -> bool:
+        """Whether all that a tensor is made of, back to divisions and ranges, is printed where it is wanted."""
+        op = value.owner
+        if not value.is_tensor or not isinstance(op, Op):
+            return True
+        known = self.tensors.get(value)
+        if op.name in wrapping.DIVISIONS:
+            return isinstance(known, Recomputed)
+        return not isinstance(known, (Array, Read)) and all(self.is_made_here(o) for o in op.operands)
 
     @staticmethod
     def _loads_or_stores(chosen: list[Op]) -> bool:

@@ -3,7 +3,9 @@
 Inductor numbers a tensor's elements and divides to get their coordinates. Of neighbouring lanes the quotient is nearly
 always one, and the remainders follow each other: what is read there is contiguous. A compiler cannot see it, as the
 lanes may lie around a multiple of the divisor, and reads element by element (where addressing.py does not know better).
-So a loop's body is printed twice, and the remainder of the first lane's number, a scalar, chooses.
+So a loop's body is printed twice, and the remainder of the first lane's number, a scalar, chooses; and a third time,
+without masks, where masks are slow and those that look at the remainder hold of all lanes (the inside of an image that
+windows reach over).
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from anyxpu.triton import held
 from anyxpu.triton import layout as layouts
-from anyxpu.triton.addressing import _constant, _owner, _scalars_and_range
+from anyxpu.triton.addressing import constant_of, owner_of, scalars_and_range
 from anyxpu.triton.ir import Op, Scalar, Tensor, Value
 from anyxpu.triton.layout import BitMap
 
@@ -36,7 +38,7 @@ def divided(op: Op, index: BitMap, emitter: Emitter) -> Key | None:
     element, divisor = left.type.element, _divisor(op.operands[1], emitter)
     if divisor is None or not isinstance(element, Scalar) or element.bits not in (32, 64):
         return None
-    found = _scalars_and_range(left)
+    found = scalars_and_range(left)
     if found is None:
         return None
     step = layouts.strides(left.type.shape)[found[1][1]]
@@ -46,10 +48,10 @@ def divided(op: Op, index: BitMap, emitter: Emitter) -> Key | None:
 
 def _divisor(value: Value, emitter: Emitter) -> str | None:
     """A constant that is not less than the lanes, or a scalar; of 0 and less there is no quotient that all share."""
-    constant = _constant(value)
+    constant = constant_of(value)
     if constant is not None:
         return str(constant) if constant >= emitter.lanes else None
-    owner = _owner(value)
+    owner = owner_of(value)
     if owner is None or owner.name != "tt.splat":
         return None
     scalar = emitter.scalar(owner.operands[0])
@@ -89,7 +91,7 @@ def inside(loop: Loop, masks: Sequence[Value]) -> dict[Value, str]:
         places.setdefault((left, divisor), []).append(part)
 
     def known(value: Value) -> held.Terms | None:
-        op = _owner(value)
+        op = owner_of(value)
         if op is None or op.name not in DIVISIONS:
             return None
         divisor = _divisor(op.operands[1], e)
@@ -101,4 +103,6 @@ def inside(loop: Loop, masks: Sequence[Value]) -> dict[Value, str]:
 
     more = {part: c for m in masks for part, c in held.parts(m, e.scalar, known).items()}
     plain = {part for m in masks for part in held.parts(m, e.scalar)}
-    return {part: c for part, c in more.items() if part not in plain and part not in loop.true}
+    wanted = {part: c for part, c in more.items() if part not in plain and part not in loop.true}
+    # What was computed in another loop, or came from other lanes, need not be this turn's remainder.
+    return {part: c for part, c in wanted.items() if e.is_made_here(part)}
