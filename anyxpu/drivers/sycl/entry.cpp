@@ -12,6 +12,8 @@
 #include <xmmintrin.h>
 #endif
 
+#include "common.h"
+#include "crew.h"
 #include "opencl_program.h"
 
 namespace anyxpu::sycl_driver {
@@ -117,8 +119,35 @@ class RoundingOfKernels {
 };
 #endif
 
+struct Job {
+  void (*code)(const void* arguments, const size_t* group, void* runtime);
+  const void* block;
+  std::array<size_t, 2> groups;  // of the first two dimensions
+  const char* label;
+};
+
+void run_part(void* data, uint64_t first, uint64_t last) {
+  const Job& job = *static_cast<const Job*>(data);
+  const RunningHere running(job.label);
+#if defined(__x86_64__)
+  const RoundingOfKernels rounding;
+#endif
+  const auto [wide, high] = job.groups;
+  std::array<size_t, 4> group{first % wide, first / wide % high, first / wide / high};  // and memory: see above
+  for (uint64_t i = first; i < last; ++i) {
+    job.code(job.block, group.data(), nullptr);
+    if (++group[0] < wide) continue;
+    group[0] = 0;
+    if (++group[1] < high) continue;
+    group[1] = 0;
+    ++group[2];
+  }
+}
+
 }  // namespace
 
+static uint64_t env(const char* n, uint64_t d) { const char* v = std::getenv(n); return v ? strtoull(v, nullptr, 10) : d; }
+uint64_t Entry::kAlone = env("AX_ALONE", 400000), Entry::kMost = env("AX_MOST", 1ull << 28);
 std::optional<Entry> Entry::of(cl_program program, cl_kernel kernel, cl_device_id device) {
 #if defined(__x86_64__)
   static const bool asked_for = is_asked_for();
@@ -153,7 +182,8 @@ bool Entry::takes(const uint32_t local[3], const ax_arg* args, uint32_t count) {
   return at <= kMostBytes;
 }
 
-void Entry::run(const uint32_t groups[3], const uint32_t local[3], const ax_arg* args, uint32_t count) const {
+bool Entry::run(const uint32_t groups[3], const uint32_t local[3], const ax_arg* args, uint32_t count,
+                const char* label, bool together) const {
   alignas(64) std::byte block[kMostBytes + sizeof(WorkDescription)];
   size_t at = 0;
   for (uint32_t i = 0; i < count; ++i) {
@@ -170,13 +200,11 @@ void Entry::run(const uint32_t groups[3], const uint32_t local[3], const ax_arg*
   }
   work.code[0] = work.code[1] = reinterpret_cast<const void*>(code_);
   std::memcpy(block + aligned(at, sizeof(size_t)), &work, sizeof(work));
-#if defined(__x86_64__)
-  const RoundingOfKernels rounding;
-#endif
-  std::array<size_t, 4> group{};  // and memory, where the stack has too little
-  for (group[2] = 0; group[2] < groups[2]; ++group[2])
-    for (group[1] = 0; group[1] < groups[1]; ++group[1])
-      for (group[0] = 0; group[0] < groups[0]; ++group[0]) code_(block, group.data(), nullptr);
+  Job job{code_, block, {groups[0], groups[1]}, label};
+  const uint64_t all = uint64_t{groups[0]} * groups[1] * groups[2];
+  if (together) return Crew::run(all, run_part, &job);
+  run_part(&job, 0, all);
+  return true;
 }
 
 }  // namespace anyxpu::sycl_driver

@@ -70,13 +70,15 @@ void check_launch(const ax_kernel& kernel, const uint32_t local[3], uint32_t arg
 
 // False where the calling thread could not, and nothing happened.
 bool run_here(const ax_kernel& kernel, const uint32_t groups[3], const uint32_t local[3], const ax_arg* args,
-              uint32_t arg_count, ax_event* timed) {
+              uint32_t arg_count, uint64_t work, ax_event* timed) {
   const uint64_t began = timed == nullptr ? 0 : steady_now();
-  const RunningHere running(kernel.label);
+  const bool several = groups[0] > 1 || groups[1] > 1 || groups[2] > 1;
   if (kernel.entry && Entry::takes(local, args, arg_count)) {
-    kernel.entry->run(groups, local, args, arg_count);
-  } else if (!kernel.in_place->run(kernel.direct.get(), groups, local, args, arg_count)) {
-    return false;
+    if (!kernel.entry->run(groups, local, args, arg_count, kernel.label, several && work > Entry::kAlone)) return false;
+  } else {
+    const RunningHere running(kernel.label);
+    if (!InPlace::suits(work) || !kernel.in_place->run(kernel.direct.get(), groups, local, args, arg_count))
+      return false;
   }
   done_here(timed, began);
   return true;
@@ -134,7 +136,7 @@ ax_status launch(ax_queue* queue, ax_kernel* kernel, const uint32_t groups[3], c
     check_launch(*kernel, local, arg_count);
     check_arguments(*kernel, args);
     if (groups[0] == 0 || groups[1] == 0 || groups[2] == 0) return;
-    const bool little = kernel->in_place != nullptr && InPlace::suits(work);
+    const bool little = kernel->in_place != nullptr && (InPlace::suits(work) || (kernel->entry && Entry::suits(work)));
     // SYCL counts dimensions from the slowest, OpenCL from the fastest.
     const sycl::range<3> items(local[2], local[1], local[0]);
     const sycl::range<3> all(size_t{groups[2]} * local[2], size_t{groups[1]} * local[1], size_t{groups[0]} * local[0]);
@@ -142,7 +144,7 @@ ax_status launch(ax_queue* queue, ax_kernel* kernel, const uint32_t groups[3], c
     on_queue(queue, [&](sycl::queue& q) {
       check_device(*kernel, q);
       note_launch(kernel->label);
-      if (little && q.ext_oneapi_empty() && run_here(*kernel, groups, local, args, arg_count, timed)) return;
+      if (little && q.ext_oneapi_empty() && run_here(*kernel, groups, local, args, arg_count, work, timed)) return;
       const auto command = [&](sycl::handler& handler) {
         set_arguments(handler, args, arg_count);
         handler.parallel_for(sycl::nd_range<3>(all, items), kernel->kernel);

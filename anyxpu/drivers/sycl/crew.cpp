@@ -1,0 +1,124 @@
+#include "crew.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace anyxpu::sycl_driver {
+namespace {
+
+// Programs launch a kernel every few microseconds, or then none for long. Waking a thread takes some 50 of them; for so
+// long one that has nothing to do looks out for more before it sleeps.
+constexpr auto kLookOut = std::chrono::microseconds(50);
+constexpr int kLooks = 64;  // before the clock is asked, and whoever else wants the core has it
+constexpr uint64_t kPieces = 8;  // of a thread's share: what is left of it others may take
+
+void pause_a_little() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+unsigned cores() {
+  cpu_set_t allowed;
+  const int count = sched_getaffinity(0, sizeof(allowed), &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
+  return static_cast<unsigned>(std::max(count, 1));
+}
+
+// What of a share is still to be done; a cache line each, as every thread writes its own.
+struct alignas(64) Share {
+  std::atomic<uint64_t> next{0};
+  uint64_t end = 0;
+};
+
+class Threads {
+ public:
+  explicit Threads(unsigned members) : members_(members), shares_(std::make_unique<Share[]>(members)) {
+    for (unsigned m = 1; m < members; ++m) std::thread([this, m] { work(m); }).detach();
+  }
+
+  bool run(uint64_t count, Crew::Part part, void* job) {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock.owns_lock()) return false;
+    for (unsigned m = 0; m < members_; ++m) {
+      shares_[m].next.store(count * m / members_, std::memory_order_relaxed);
+      shares_[m].end = count * (m + 1) / members_;
+    }
+    piece_ = std::max<uint64_t>(1, count / members_ / kPieces);
+    part_ = part;
+    job_ = job;
+    state_.fetch_add(1);  // open
+    state_.notify_all();
+    take(0);
+    state_.fetch_add(1);  // closed: who comes now finds nothing
+    while (inside_.load() != 0) pause_a_little();
+    return true;
+  }
+
+ private:
+  // Own pieces first, then those that the others have not begun.
+  void take(unsigned me) {
+    for (unsigned i = 0; i < members_; ++i) {
+      Share& share = shares_[(me + i) % members_];
+      for (;;) {
+        const uint64_t first = share.next.fetch_add(piece_, std::memory_order_relaxed);
+        if (first >= share.end) break;
+        part_(job_, first, std::min(first + piece_, share.end));
+      }
+    }
+  }
+
+  [[noreturn]] void work(unsigned me) {
+    pthread_setname_np(pthread_self(), "anyxpu-crew");
+    for (uint64_t seen = 0;;) {
+      const uint64_t state = wait_for_other_than(seen);
+      seen = state;
+      if (state % 2 == 0) continue;
+      // Whoever closes a job looks at `inside_` after that: either it waits for this thread, or this one sees it closed.
+      inside_.fetch_add(1);
+      if (state_.load() == state) take(me);
+      inside_.fetch_sub(1);
+    }
+  }
+
+  uint64_t wait_for_other_than(uint64_t seen) {
+    const auto until = std::chrono::steady_clock::now() + kLookOut;
+    do {
+      for (int i = 0; i < kLooks; ++i) {
+        if (const uint64_t state = state_.load(); state != seen) return state;
+        pause_a_little();
+      }
+      sched_yield();
+    } while (std::chrono::steady_clock::now() < until);
+    state_.wait(seen);
+    return state_.load();
+  }
+
+  const unsigned members_;
+  const std::unique_ptr<Share[]> shares_;
+  std::mutex mutex_;  // of who has the crew
+  alignas(64) std::atomic<uint64_t> state_{0};  // odd: there is a job
+  alignas(64) std::atomic<unsigned> inside_{0};
+  uint64_t piece_ = 1;
+  Crew::Part part_ = nullptr;
+  void* job_ = nullptr;
+};
+
+}  // namespace
+
+bool Crew::run(uint64_t count, Part part, void* job) {
+  static auto* threads = new Threads(cores());  // never freed: its threads never end
+  return threads->run(count, part, job);
+}
+
+}  // namespace anyxpu::sycl_driver
