@@ -316,6 +316,7 @@ struct Plan {
   uint64_t reads = 0;            // arguments that it only reads through, as note_reads has them
 };
 
+constexpr uint64_t kWorthTheGil = 2'000'000;  // operations
 // More than any driver finds little; sums and products stop here.
 constexpr uint64_t kMuchWork = uint64_t{1} << 30;
 
@@ -465,13 +466,19 @@ PyObject* call(Launcher* self, PyObject* const* args, Py_ssize_t count) {
   }
   if (plan.shared_bytes) out.push_back({nullptr, plan.shared_bytes, AX_ARG_LOCAL});
 
-  // The GIL stays held: a launch only enqueues, and giving the GIL up would cost more than the launch.
   auto* const enqueued = reinterpret_cast<ax_queue*>(queue);
+  const Kernel& kernel = *self->kernel;
   const uint64_t operations = work_of(plan.work, groups, out);
-  const ax_status status = driver().launch(enqueued, self->kernel->handle, groups, plan.local, out.data(),
+  // A launch only enqueues, or does little itself: to give the GIL up would cost as much. Other threads may have it
+  // while the driver does more.
+  PyThreadState* state = nullptr;
+  const py::object kept = py::reinterpret_borrow<py::object>(self->kernel_object);
+  if (operations >= kWorthTheGil) state = PyEval_SaveThread();
+  const ax_status status = driver().launch(enqueued, kernel.handle, groups, plan.local, out.data(),
                                            static_cast<uint32_t>(out.size()), operations);
-  if (C10_UNLIKELY(status != AX_OK)) return raise_launch_error(*self->kernel, status);
-  note_work(enqueued, static_cast<c10::DeviceIndex>(self->kernel->module->device), operations);
+  if (state != nullptr) PyEval_RestoreThread(state);
+  if (C10_UNLIKELY(status != AX_OK)) return raise_launch_error(kernel, status);
+  note_work(enqueued, static_cast<c10::DeviceIndex>(kernel.module->device), operations);
   Py_RETURN_NONE;
 }
 

@@ -218,7 +218,8 @@ class Help {
  public:
   explicit Help(QueueRecord& record) : record_(record) {
     uint64_t before = record.enqueued.load(std::memory_order_relaxed);
-    if (before < kWorthHelp || !record.ours.load(std::memory_order_relaxed) || record.helped.exchange(true)) return;
+    if (before < kWorthHelp || !record.ours.load(std::memory_order_relaxed) ||
+        driver().queue_query(record.queue) == AX_OK || record.helped.exchange(true)) return;
     static const int registered = std::atexit(wait_for_helpers);
     (void)registered;
     helping.fetch_add(1);
@@ -280,15 +281,17 @@ void wait_for_queue(ax_queue* queue, c10::DeviceIndex device, const char* what, 
   QueueRecord& record = record_of(queue);
   const void* launcher = record.by.load(std::memory_order_relaxed);
   std::shared_ptr<PooledEvent> mark;
+  // Where the launching threads did it all themselves, there is nothing to wait for.
+  const bool idle = driver().queue_query(queue) == AX_OK;
   // A queue's own wait goes on while another thread gives it work; that for an event ends with what is there now.
-  if (launcher != nullptr && launcher != this_thread()) mark = std::make_shared<PooledEvent>(queue, device);
+  if (!idle && launcher != nullptr && launcher != this_thread()) mark = std::make_shared<PooledEvent>(queue, device);
   auto work = [queue, mark, touched = std::move(touched)] {
     return mark != nullptr ? mark->synchronize() : driver().queue_synchronize(queue);
   };
   uint64_t waited_for = record.enqueued.load(std::memory_order_relaxed);
   std::optional<Help> help;
   if (mark != nullptr) help.emplace(record);
-  if (waited_for < kLong || !in_pythons_main_thread())
+  if (idle || waited_for < kLong || !in_pythons_main_thread())
     check(work(), what);
   else
     wait_in_another_thread(std::move(work), what);

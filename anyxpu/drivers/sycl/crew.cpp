@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -114,7 +116,43 @@ class Threads {
   void* job_ = nullptr;
 };
 
+// A piece of memory, in blocks that share no cache line with another thread's where it begins at one.
+struct Memory {
+  std::byte* to;
+  const std::byte* from;  // null where it is set
+  uint64_t bytes;
+  uint8_t byte;
+};
+constexpr uint64_t kBlock = 8 << 10;
+constexpr uint64_t kFew = 128 << 10;  // bytes that one thread moves before another would have come
+
+void memory_part(void* job, uint64_t first, uint64_t last) {
+  const Memory& memory = *static_cast<const Memory*>(job);
+  const uint64_t begin = first * kBlock, bytes = std::min(last * kBlock, memory.bytes) - begin;
+  if (memory.from == nullptr) {
+    std::memset(memory.to + begin, memory.byte, bytes);
+  } else {
+    std::memcpy(memory.to + begin, memory.from + begin, bytes);
+  }
+}
+
+bool together(Memory memory) {
+  if (memory.bytes <= kFew) return false;
+  const bool apart = memory.from == nullptr || memory.to + memory.bytes <= memory.from ||
+                     memory.from + memory.bytes <= memory.to;
+  return apart && Crew::run((memory.bytes + kBlock - 1) / kBlock, memory_part, &memory);
+}
+
 }  // namespace
+
+void Crew::move(void* to, const void* from, uint64_t bytes) {
+  if (!together({static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes, 0}))
+    std::memmove(to, from, bytes);
+}
+
+void Crew::set(void* to, uint8_t byte, uint64_t bytes) {
+  if (!together({static_cast<std::byte*>(to), nullptr, bytes, byte})) std::memset(to, byte, bytes);
+}
 
 bool Crew::run(uint64_t count, Part part, void* job) {
   static auto* threads = new Threads(cores());  // never freed: its threads never end

@@ -16,6 +16,9 @@ class Crew {
   // Has `part` called for all of `count` groups, by several threads, and returns when all are done. False where another
   // thread has the crew: nothing has happened.
   static bool run(uint64_t count, Part part, void* job);
+  // std::memmove() and std::memset() by them, where the bytes are many; by this thread alone else.
+  static void move(void* to, const void* from, uint64_t bytes);
+  static void set(void* to, uint8_t byte, uint64_t bytes);
 };
 
 }  // namespace anyxpu::sycl_driver

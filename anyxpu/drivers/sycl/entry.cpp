@@ -146,8 +146,6 @@ void run_part(void* data, uint64_t first, uint64_t last) {
 
 }  // namespace
 
-static uint64_t env(const char* n, uint64_t d) { const char* v = std::getenv(n); return v ? strtoull(v, nullptr, 10) : d; }
-uint64_t Entry::kAlone = env("AX_ALONE", 400000), Entry::kMost = env("AX_MOST", 1ull << 28);
 std::optional<Entry> Entry::of(cl_program program, cl_kernel kernel, cl_device_id device) {
 #if defined(__x86_64__)
   static const bool asked_for = is_asked_for();

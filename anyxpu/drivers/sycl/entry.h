@@ -30,10 +30,16 @@ class Entry {
   bool run(const uint32_t groups[3], const uint32_t local[3], const ax_arg* args, uint32_t count, const char* label,
            bool together) const;
 
-  static uint64_t kAlone, kMost;
-  static bool suits(uint64_t work) { return work != 0 && work <= kMost; }
+  // Whether work of this size is the calling thread's, alone or with others: not what it would wait for long.
+  static bool suits(uint64_t work) { return work != 0 && work <= kMostWork; }
+  // Whether it is worth more threads than one.
+  static bool is_for_several(uint64_t work) { return work > kLittleWork; }
 
  private:
+  // As ax_driver::launch counts work: some 8 microseconds and 20 milliseconds of one core.
+  static constexpr uint64_t kLittleWork = 400'000;
+  static constexpr uint64_t kMostWork = (uint64_t{1} << 30) - 1;
+
   using Code = void (*)(const void* arguments, const size_t* group, void* runtime);
   explicit Entry(Code code) : code_(code) {}
 

@@ -74,7 +74,8 @@ bool run_here(const ax_kernel& kernel, const uint32_t groups[3], const uint32_t 
   const uint64_t began = timed == nullptr ? 0 : steady_now();
   const bool several = groups[0] > 1 || groups[1] > 1 || groups[2] > 1;
   if (kernel.entry && Entry::takes(local, args, arg_count)) {
-    if (!kernel.entry->run(groups, local, args, arg_count, kernel.label, several && work > Entry::kAlone)) return false;
+    if (!kernel.entry->run(groups, local, args, arg_count, kernel.label, several && Entry::is_for_several(work)))
+      return false;
   } else {
     const RunningHere running(kernel.label);
     if (!InPlace::suits(work) || !kernel.in_place->run(kernel.direct.get(), groups, local, args, arg_count))
