@@ -1,4 +1,4 @@
-"""A kernel's groups, and the pieces of a copy, that several threads share with the one that launches: each is done once."""
+"""A kernel's groups and a copy's pieces, that several threads share with the one that launches: each is done once."""
 
 from __future__ import annotations
 

@@ -63,6 +63,10 @@ def line(
     """``out[i * s] = F(ins[0][i * s0], ..., *params)`` for ``step`` of the ``n`` elements a program, C at a time."""
     first = tl.program_id(0) * step
     left = n - first  # so that no index goes beyond 32 bits
+    shared = ()  # read once: between the others' reads it would part the loop in two
+    for k in tl.static_range(len(ins)):
+        one = _converted(tl.load(ins[k]), RAW[k], COMMON, OP) if KIND[k + 1] == ONE else 0
+        shared = shared + (one,)  # noqa: RUF005 - Triton's tuples
     for start in range(0, step, C):
         lanes = start + tl.arange(0, C)
         inside = lanes < left
@@ -71,7 +75,7 @@ def line(
             if KIND[k + 1] == NUMBER:
                 value = ins[k].to(OP)
             elif KIND[k + 1] == ONE:
-                value = _converted(tl.load(ins[k]), RAW[k], COMMON, OP)
+                value = shared[k]
             else:
                 at = ins[k] + first * strides[k + 1] + lanes * strides[k + 1]
                 value = _converted(tl.load(at, mask=inside), RAW[k], COMMON, OP)
@@ -124,20 +128,27 @@ def grid(
     left = sizes[0] - first
     below = sizes[1] - row
     for r in range(0, rows, R):
+        j = (r + tl.arange(0, R))[:, None]
+        shared = ()
+        for k in tl.static_range(len(ins)):
+            if KIND[k + 1] == ONE:
+                column = ins[k] + _start(p, row, first, sizes, strides, k + 1, ND)
+                one = _converted(tl.load(column + j * strides[1][k + 1], mask=j < below), RAW[k], COMMON, OP)
+            else:
+                one = 0
+            shared = shared + (one,)  # noqa: RUF005 - Triton's tuples
         for c in range(0, step, C):
             i = (c + tl.arange(0, C))[None, :]
-            j = (r + tl.arange(0, R))[:, None]
             inside = (i < left) & (j < below)
             values = ()
             for k in tl.static_range(len(ins)):
                 if KIND[k + 1] == NUMBER:
                     value = ins[k].to(OP)
+                elif KIND[k + 1] == ONE:
+                    value = shared[k]
                 else:
                     at = ins[k] + _start(p, row, first, sizes, strides, k + 1, ND)
-                    if KIND[k + 1] == ONE:
-                        value = tl.load(at + j * strides[1][k + 1], mask=j < below)
-                    else:
-                        value = tl.load(at + j * strides[1][k + 1] + i * strides[0][k + 1], mask=inside)
+                    value = tl.load(at + j * strides[1][k + 1] + i * strides[0][k + 1], mask=inside)
                     value = _converted(value, RAW[k], COMMON, OP)
                 values = values + (value,)  # noqa: RUF005 - Triton's tuples
             result = _written(F(*values, *_numbers(params, OP)), LOGICAL, COMMON, OUT)

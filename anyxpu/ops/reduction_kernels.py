@@ -127,7 +127,7 @@ def rows(
     out,
     A,
     N,
-    B,
+    down,
     parts,
     chunk,
     p,
@@ -142,24 +142,26 @@ def rows(
     R: tl.constexpr,
     C: tl.constexpr,
 ):
-    """``out[a, part]`` of ``x (A, N)``: R rows a program, C numbers of each at a time. ``B`` is 1."""
+    """``out[a, part]`` of ``x (A, N)``: ``down`` times R rows a program, C numbers of each at a time."""
     part = tl.program_id(0) % parts
-    row = (tl.program_id(0) // parts) * R + tl.arange(0, R)[:, None]
+    begin = (tl.program_id(0) // parts) * down
     first = part * chunk
     left = tl.minimum(N - first, chunk)
-    at = x + row.to(tl.int64) * N + first
-    acc = tl.full((R, C), NEUTRAL, OP)
-    for block in range(0, left, C * BLOCK):
-        some = tl.full((R, C), NEUTRAL, OP)
-        for start in range(block, tl.minimum(left, block + C * BLOCK), C):
-            lanes = start + tl.arange(0, C)[None, :]
-            inside = (lanes < left) & (row < A)
-            value = MAP(tl.load(at + lanes, mask=inside).to(COMMON).to(OP), p)
-            some = _combined(some, tl.where(inside, value, tl.full((R, C), NEUTRAL, OP)), COMBINE)
-        acc = _combined(acc, some, COMBINE)
-    made = FINISH(_reduced(acc, 1, COMBINE), p, count)
-    index = (tl.program_id(0) // parts) * R + tl.arange(0, R)
-    tl.store(out + index.to(tl.int64) * parts + part, made.to(OUT), mask=index < A)
+    for some_rows in range(begin, tl.minimum(begin + down, tl.cdiv(A, R))):
+        row = some_rows * R + tl.arange(0, R)[:, None]
+        at = x + row.to(tl.int64) * N + first
+        acc = tl.full((R, C), NEUTRAL, OP)
+        for block in range(0, left, C * BLOCK):
+            some = tl.full((R, C), NEUTRAL, OP)
+            for start in range(block, tl.minimum(left, block + C * BLOCK), C):
+                lanes = start + tl.arange(0, C)[None, :]
+                inside = (lanes < left) & (row < A)
+                value = MAP(tl.load(at + lanes, mask=inside).to(COMMON).to(OP), p)
+                some = _combined(some, tl.where(inside, value, tl.full((R, C), NEUTRAL, OP)), COMBINE)
+            acc = _combined(acc, some, COMBINE)
+        made = FINISH(_reduced(acc, 1, COMBINE), p, count)
+        index = some_rows * R + tl.arange(0, R)
+        tl.store(out + index.to(tl.int64) * parts + part, made.to(OUT), mask=index < A)
 
 
 @triton.jit
@@ -220,47 +222,81 @@ def softmax(
     out,
     A,
     N,
+    down,
     LOG: tl.constexpr,
     OP: tl.constexpr,
     OUT: tl.constexpr,
-    ONE: tl.constexpr,
+    READS: tl.constexpr,
     R: tl.constexpr,
     C: tl.constexpr,
 ):
-    """Softmax (LOG: its logarithm) of the rows of ``x (A, N)``. ONE: a row is at most C numbers, and is read once."""
-    row = tl.program_id(0) * R + tl.arange(0, R)[:, None]
-    at = row.to(tl.int64) * N
-    if ONE:
-        lanes = tl.arange(0, C)[None, :]
-        inside = (lanes < N) & (row < A)
-        value = _row(x, at + lanes, inside, float("-inf"), OP)
-        # Of what is outside the power is never asked: a CPU's exp takes infinite numbers lane by lane.
-        value = tl.where(inside, value - tl.max(value, 1, keep_dims=True), 0.0)
-        power = tl.where(inside, libdevice.exp(value), 0.0)
-        total = tl.sum(power, 1, keep_dims=True)
-        made = value - libdevice.log(total) if LOG else power / total
-        tl.store(out + at + lanes, made.to(OUT), mask=inside)
-    else:
-        # Each lane's largest number and the sum of the powers of what it has seen: Milakov and Gimelshein, "Online
-        # normalizer calculation for softmax", 2018.
-        most = tl.full((R, C), float("-inf"), OP)
-        total = tl.zeros((R, C), OP)
-        for start in range(0, N, C):
-            lanes = start + tl.arange(0, C)[None, :]
+    """Softmax (LOG: its logarithm) of the rows of ``x (A, N)``, each of which is read so often.
+
+    READS: 1, a row is at most C numbers; 2; or 3, for less arithmetic.
+    """
+    begin = tl.program_id(0) * down
+    for some_rows in range(begin, tl.minimum(begin + down, tl.cdiv(A, R))):
+        row = some_rows * R + tl.arange(0, R)[:, None]
+        at = row.to(tl.int64) * N
+        if READS == 1:
+            lanes = tl.arange(0, C)[None, :]
             inside = (lanes < N) & (row < A)
             value = _row(x, at + lanes, inside, float("-inf"), OP)
-            now = tl.maximum(most, value, propagate_nan=tl.PropagateNan.ALL)
-            safe = tl.where(now == float("-inf"), 0.0, now)
-            total = total * libdevice.exp(most - safe) + libdevice.exp(value - safe)
-            most = now
-        largest = tl.max(most, 1, keep_dims=True)
-        whole = tl.sum(tl.where(most == float("-inf"), 0.0, total * libdevice.exp(most - largest)), 1, keep_dims=True)
-        for start in range(0, N, C):
-            lanes = start + tl.arange(0, C)[None, :]
-            inside = (lanes < N) & (row < A)
-            value = _row(x, at + lanes, inside, 0.0, OP) - largest
-            made = value - libdevice.log(whole) if LOG else libdevice.exp(value) / whole
+            # Of what is outside the power is never asked: a CPU's exp takes infinite numbers lane by lane.
+            value = tl.where(inside, value - tl.max(value, 1, keep_dims=True), 0.0)
+            power = tl.where(inside, libdevice.exp(value), 0.0)
+            total = tl.sum(power, 1, keep_dims=True)
+            made = value - libdevice.log(total) if LOG else power / total
             tl.store(out + at + lanes, made.to(OUT), mask=inside)
+        elif READS == 3:
+            most = tl.full((R, C), float("-inf"), OP)
+            for start in range(0, N, C):
+                lanes = start + tl.arange(0, C)[None, :]
+                inside = (lanes < N) & (row < A)
+                value = _row(x, at + lanes, inside, float("-inf"), OP)
+                most = tl.maximum(most, value, propagate_nan=_ALL)
+            largest = tl.reduce(most, 1, larger)[:, None]
+            total = tl.zeros((R, C), OP)
+            for start in range(0, N, C):
+                lanes = start + tl.arange(0, C)[None, :]
+                inside = (lanes < N) & (row < A)
+                value = _row(x, at + lanes, inside, 0.0, OP) - largest
+                power = tl.where(inside, libdevice.exp(tl.where(inside, value, 0.0)), 0.0)
+                total += power
+                if not LOG and OUT == OP:  # which keeps them as they are
+                    tl.store(out + at + lanes, power, mask=inside)
+            whole = tl.sum(total, 1, keep_dims=True)
+            for start in range(0, N, C):
+                lanes = start + tl.arange(0, C)[None, :]
+                inside = (lanes < N) & (row < A)
+                if not LOG and OUT == OP:
+                    made = _row(out, at + lanes, inside, 0.0, OP) / whole
+                else:
+                    value = _row(x, at + lanes, inside, 0.0, OP) - largest
+                    made = value - libdevice.log(whole) if LOG else libdevice.exp(value) / whole
+                tl.store(out + at + lanes, made.to(OUT), mask=inside)
+        else:
+            # Each lane's largest number and the sum of the powers of what it has seen: Milakov and Gimelshein, "Online
+            # normalizer calculation for softmax", 2018.
+            most = tl.full((R, C), float("-inf"), OP)
+            total = tl.zeros((R, C), OP)
+            for start in range(0, N, C):
+                lanes = start + tl.arange(0, C)[None, :]
+                inside = (lanes < N) & (row < A)
+                value = _row(x, at + lanes, inside, float("-inf"), OP)
+                now = tl.maximum(most, value, propagate_nan=tl.PropagateNan.ALL)
+                safe = tl.where(now == float("-inf"), 0.0, now)
+                total = total * libdevice.exp(most - safe) + libdevice.exp(value - safe)
+                most = now
+            largest = tl.max(most, 1, keep_dims=True)
+            total = tl.where(most == float("-inf"), 0.0, total * libdevice.exp(most - largest))
+            whole = tl.sum(total, 1, keep_dims=True)
+            for start in range(0, N, C):
+                lanes = start + tl.arange(0, C)[None, :]
+                inside = (lanes < N) & (row < A)
+                value = _row(x, at + lanes, inside, 0.0, OP) - largest
+                made = value - libdevice.log(whole) if LOG else libdevice.exp(value) / whole
+                tl.store(out + at + lanes, made.to(OUT), mask=inside)
 
 
 @triton.jit
@@ -270,39 +306,42 @@ def softmax_backward(
     out,
     A,
     N,
+    down,
     LOG: tl.constexpr,
     OP: tl.constexpr,
     OUT: tl.constexpr,
-    ONE: tl.constexpr,
+    READS: tl.constexpr,
     R: tl.constexpr,
     C: tl.constexpr,
 ):
     """The gradient of what :func:`softmax` read, of ``grad`` and its result ``y``, all ``(A, N)``."""
-    row = tl.program_id(0) * R + tl.arange(0, R)[:, None]
-    at = row.to(tl.int64) * N
-    if ONE:
-        lanes = tl.arange(0, C)[None, :]
-        inside = (lanes < N) & (row < A)
-        g = _row(grad, at + lanes, inside, 0.0, OP)
-        result = _row(y, at + lanes, inside, 0.0, OP)
-        total = tl.sum(g if LOG else g * result, 1, keep_dims=True)
-        made = g - libdevice.exp(result) * total if LOG else (g - total) * result
-        tl.store(out + at + lanes, made.to(OUT), mask=inside)
-    else:
-        sums = tl.zeros((R, C), OP)
-        for start in range(0, N, C):
-            lanes = start + tl.arange(0, C)[None, :]
-            inside = (lanes < N) & (row < A)
-            g = _row(grad, at + lanes, inside, 0.0, OP)
-            sums += g if LOG else g * _row(y, at + lanes, inside, 0.0, OP)
-        total = tl.sum(sums, 1, keep_dims=True)
-        for start in range(0, N, C):
-            lanes = start + tl.arange(0, C)[None, :]
+    begin = tl.program_id(0) * down
+    for some_rows in range(begin, tl.minimum(begin + down, tl.cdiv(A, R))):
+        row = some_rows * R + tl.arange(0, R)[:, None]
+        at = row.to(tl.int64) * N
+        if READS == 1:
+            lanes = tl.arange(0, C)[None, :]
             inside = (lanes < N) & (row < A)
             g = _row(grad, at + lanes, inside, 0.0, OP)
             result = _row(y, at + lanes, inside, 0.0, OP)
+            total = tl.sum(g if LOG else g * result, 1, keep_dims=True)
             made = g - libdevice.exp(result) * total if LOG else (g - total) * result
             tl.store(out + at + lanes, made.to(OUT), mask=inside)
+        else:
+            sums = tl.zeros((R, C), OP)
+            for start in range(0, N, C):
+                lanes = start + tl.arange(0, C)[None, :]
+                inside = (lanes < N) & (row < A)
+                g = _row(grad, at + lanes, inside, 0.0, OP)
+                sums += g if LOG else g * _row(y, at + lanes, inside, 0.0, OP)
+            total = tl.sum(sums, 1, keep_dims=True)
+            for start in range(0, N, C):
+                lanes = start + tl.arange(0, C)[None, :]
+                inside = (lanes < N) & (row < A)
+                g = _row(grad, at + lanes, inside, 0.0, OP)
+                result = _row(y, at + lanes, inside, 0.0, OP)
+                made = g - libdevice.exp(result) * total if LOG else (g - total) * result
+                tl.store(out + at + lanes, made.to(OUT), mask=inside)
 
 
 # Over dimensions that do not lie together in memory. A strip of columns stays in a cache of a CPU between its readings.

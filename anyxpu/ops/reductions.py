@@ -60,7 +60,7 @@ def source(kernel: str, *words: Any) -> Any:
         kernel: of ``reduction_kernels.py``.
         words: what is done to an element, to two, and to the result; the operand's type, the one it becomes first, the
             one that is computed in, the result's. Of a softmax: the operands' types, the one that is computed in, the
-            result's, whether it is the logarithm, of rows whether one is read once. Then rows and columns of a tile.
+            result's, whether it is the logarithm, of rows how often one is read. Then rows and columns of a tile.
 
     Returns:
         A ``triton.compiler.ASTSource``.
@@ -73,18 +73,28 @@ def source(kernel: str, *words: Any) -> Any:
     if "softmax" in kernel:
         signature, constants = _softmax("columns" in kernel, *words)
     else:
-        signature, constants = _reduction(*words)
+        signature, constants = _reduction(kernel, *words)
     return ASTSource(function, signature | dict.fromkeys(constants, "constexpr"), constants, {})
 
 
 def _reduction(
-    map: str, combine: str, finish: str, type: str, common: str, computed: str, out: str, rows: int, columns: int
+    kernel: str,
+    map: str,
+    combine: str,
+    finish: str,
+    type: str,
+    common: str,
+    computed: str,
+    out: str,
+    rows: int,
+    columns: int,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     from anyxpu.ops import reduction_kernels
 
     dtypes = classes.dtypes()
     number = "fp64" if computed == "fp64" else "fp32"
-    signature = {"x": f"*{type}", "out": f"*{out}", **dict.fromkeys(("A", "N", "B", "parts", "chunk"), "i32")}
+    sizes = ("A", "N", "down" if kernel == "rows" else "B", "parts", "chunk")
+    signature = {"x": f"*{type}", "out": f"*{out}", **dict.fromkeys(sizes, "i32")}
     signature |= {"p": number, "count": number}
     constants = {
         "MAP": getattr(reduction_kernels, map),
@@ -115,6 +125,6 @@ def _softmax(columns: bool, types: list[str], computed: str, out: str, log: bool
     dtypes = classes.dtypes()
     names = ("x",) if len(types) == 1 else ("grad", "y")
     signature = {name: f"*{type}" for name, type in zip(names, types, strict=True)}
-    signature |= {"out": f"*{out}", **dict.fromkeys(("A", "N", *("B" * columns)), "i32")}
+    signature |= {"out": f"*{out}", **dict.fromkeys(("A", "N", "B" if columns else "down"), "i32")}
     constants = {"LOG": log, "OP": dtypes[computed], "OUT": dtypes[out]}
-    return signature, constants | dict(zip(("R", "C") if columns else ("ONE", "R", "C"), words, strict=True))
+    return signature, constants | dict(zip(("R", "C") if columns else ("READS", "R", "C"), words, strict=True))

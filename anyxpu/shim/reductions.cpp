@@ -87,7 +87,8 @@ Tile summed_row_tile(c10::DeviceIndex device, int64_t a, int64_t n, bool adds) {
   const int64_t lanes = 2 * vector;
   const bool short_vectors = vector < kLongVector;
   if (short_vectors && a < kSideBySide && !adds) return {1, row_tile(device, n, kSideBySide * lanes).columns};
-  if (a < kSideBySide || (short_vectors && (n < 2 * lanes || (adds && n >= kLongRow)))) return row_tile(device, n, 256);
+  if (short_vectors && adds && n >= kLongRow) return {1, kSideBySide * lanes};
+  if (a < kSideBySide || (short_vectors && n < 2 * lanes)) return row_tile(device, n, 256);
   const int64_t columns = row_tile(device, n, lanes).columns;
   return {kSideBySide * lanes / columns, columns};
 }
@@ -107,6 +108,12 @@ int64_t programs_of(c10::DeviceIndex device) {
   return on_cpu(device) ? 2 * static_cast<int64_t>(properties(device).max_compute_units) : 512;
 }
 
+// How many tiles of rows a program does one after the other: on a CPU to begin with a group takes as long as a row.
+int64_t tiles_of_a_program(c10::DeviceIndex device, int64_t tiles) {
+  constexpr int64_t kShares = 4;  // so that no thread waits long for another's last one
+  return on_cpu(device) ? std::max<int64_t>(1, tiles / (kShares * programs_of(device))) : 1;
+}
+
 // Of (a, n, b) into (a, parts, b). False where there is no kernel.
 // `like`: rows as long as these share a kernel.
 bool launch_pass(c10::DeviceIndex device, const What& what, const void* x, void* out, int64_t a, int64_t n, int64_t b,
@@ -124,7 +131,9 @@ bool launch_pass(c10::DeviceIndex device, const What& what, const void* x, void*
   Arguments args;
   args.pointer(x);
   args.pointer(out);
-  for (const int64_t size : {a, n, b, parts, chunk}) args.integer(size);
+  const int64_t tiles = (a + tile.rows - 1) / tile.rows;
+  const int64_t down = tiles_of_a_program(device, tiles);
+  for (const int64_t size : {a, n, rows ? down : b, parts, chunk}) args.integer(size);
   for (const double number : {what.p, what.count}) {
     if (what.computed == ScalarType::Double) {
       args.value(number_of(number));
@@ -132,8 +141,7 @@ bool launch_pass(c10::DeviceIndex device, const What& what, const void* x, void*
       args.value(number_of(static_cast<float>(number)));
     }
   }
-  const int64_t groups =
-      rows ? (a + tile.rows - 1) / tile.rows * parts : a * parts * ((b + tile.columns - 1) / tile.columns);
+  const int64_t groups = rows ? (tiles + down - 1) / down * parts : a * parts * ((b + tile.columns - 1) / tile.columns);
   const auto rounds = static_cast<double>(a * n * b) / static_cast<double>(tile.rows * tile.columns);
   args.launch(device, entry, groups, static_cast<uint64_t>(rounds * static_cast<double>(entry.operations)), out, name);
   return true;
@@ -398,11 +406,14 @@ bool softmax_call(const Served& served, const c10::FunctionSchema& schema, at::A
   const bool columns = b >= kColumns;
   const auto moved = [&](const Tensor& t) { return (b == 1 || columns ? t : t.transpose(dim, -1)).contiguous(); };
   const Tensor x = moved(first), y = backward ? moved(given[1].toTensor()) : Tensor();
+  constexpr int64_t kOnCpu = 256;
   constexpr int64_t kOnce = 1024;  // numbers of a row that are read once
   const bool one = n <= kOnce;
+  // The online form asks for an exponential thrice for a number that lies in a CPU's cache.
+  const int64_t reads = one ? 1 : on_cpu(device) && !backward ? 3 : 2;
   const Tile tile = !columns         ? row_tile(device, n,
                                                 one              ? kOnce
-                                                : on_cpu(device) ? 256
+                                                : on_cpu(device) ? kOnCpu
                                                                  : 2048)
                     : on_cpu(device) ? Tile{1, 32}
                                      : Tile{16, 64};
@@ -412,7 +423,7 @@ bool softmax_call(const Served& served, const c10::FunctionSchema& schema, at::A
   const std::string op(name_of(computed)), out(name_of(out_type));
   Entry entry{};
   if (columns ? !find(device, "softmax", &entry, kernel, types, op, out, log, tile.rows, tile.columns)
-              : !find(device, "softmax", &entry, kernel, types, op, out, log, one, tile.rows, tile.columns))
+              : !find(device, "softmax", &entry, kernel, types, op, out, log, reads, tile.rows, tile.columns))
     return false;
   Tensor made = at::empty(x.sizes(), x.options().dtype(out_type));
   Arguments args;
@@ -421,9 +432,11 @@ bool softmax_call(const Served& served, const c10::FunctionSchema& schema, at::A
   args.pointer(made.mutable_data_ptr());
   args.integer(columns ? a : a * b);
   args.integer(n);
-  if (columns) args.integer(b);
+  const int64_t tiles = (a * b + tile.rows - 1) / tile.rows;  // of rows
+  const int64_t down = tiles_of_a_program(device, tiles);
+  args.integer(columns ? b : down);
   const auto rounds = static_cast<double>(first.numel()) / static_cast<double>(tile.rows * tile.columns);
-  const int64_t groups = columns ? a * ((b + tile.columns - 1) / tile.columns) : (a * b + tile.rows - 1) / tile.rows;
+  const int64_t groups = columns ? a * ((b + tile.columns - 1) / tile.columns) : (tiles + down - 1) / down;
   args.launch(device, entry, groups, static_cast<uint64_t>(rounds * static_cast<double>(entry.operations)),
               made.const_data_ptr(), served.name.c_str());
   if (b != 1 && !columns) made = made.transpose(dim, -1).contiguous();

@@ -219,7 +219,8 @@ class Help {
   explicit Help(QueueRecord& record) : record_(record) {
     uint64_t before = record.enqueued.load(std::memory_order_relaxed);
     if (before < kWorthHelp || !record.ours.load(std::memory_order_relaxed) ||
-        driver().queue_query(record.queue) == AX_OK || record.helped.exchange(true)) return;
+        driver().queue_query(record.queue) == AX_OK || record.helped.exchange(true))
+      return;
     static const int registered = std::atexit(wait_for_helpers);
     (void)registered;
     helping.fetch_add(1);

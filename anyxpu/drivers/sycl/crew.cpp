@@ -22,7 +22,7 @@ namespace {
 // Programs launch a kernel every few microseconds, or then none for long. Waking a thread takes some 50 of them; for so
 // long one that has nothing to do looks out for more before it sleeps.
 constexpr auto kLookOut = std::chrono::microseconds(50);
-constexpr int kLooks = 64;  // before the clock is asked, and whoever else wants the core has it
+constexpr int kLooks = 64;       // before the clock is asked, and whoever else wants the core has it
 constexpr uint64_t kPieces = 8;  // of a thread's share: what is left of it others may take
 
 void pause_a_little() {
@@ -86,7 +86,8 @@ class Threads {
       const uint64_t state = wait_for_other_than(seen);
       seen = state;
       if (state % 2 == 0) continue;
-      // Whoever closes a job looks at `inside_` after that: either it waits for this thread, or this one sees it closed.
+      // Whoever closes a job looks at `inside_` after that: either it waits for this thread, or this one sees it
+      // closed.
       inside_.fetch_add(1);
       if (state_.load() == state) take(me);
       inside_.fetch_sub(1);
@@ -108,7 +109,7 @@ class Threads {
 
   const unsigned members_;
   const std::unique_ptr<Share[]> shares_;
-  std::mutex mutex_;  // of who has the crew
+  std::mutex mutex_;                            // of who has the crew
   alignas(64) std::atomic<uint64_t> state_{0};  // odd: there is a job
   alignas(64) std::atomic<unsigned> inside_{0};
   uint64_t piece_ = 1;
@@ -138,8 +139,8 @@ void memory_part(void* job, uint64_t first, uint64_t last) {
 
 bool together(Memory memory) {
   if (memory.bytes <= kFew) return false;
-  const bool apart = memory.from == nullptr || memory.to + memory.bytes <= memory.from ||
-                     memory.from + memory.bytes <= memory.to;
+  const bool apart =
+      memory.from == nullptr || memory.to + memory.bytes <= memory.from || memory.from + memory.bytes <= memory.to;
   return apart && Crew::run((memory.bytes + kBlock - 1) / kBlock, memory_part, &memory);
 }
 

@@ -26,7 +26,8 @@ class Entry {
   // Whether it can be called so: with few arguments, no work-group's own memory among them, and groups of one
   // dimension.
   static bool takes(const uint32_t local[3], const ax_arg* args, uint32_t count);
-  // Runs the kernel to its end: in this thread, or in this and others; false where those are busy, and nothing happened.
+  // Runs the kernel to its end: in this thread, or in this and others; false where those are busy, and nothing
+  // happened.
   bool run(const uint32_t groups[3], const uint32_t local[3], const ax_arg* args, uint32_t count, const char* label,
            bool together) const;
 
