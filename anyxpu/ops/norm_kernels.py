@@ -6,8 +6,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from anyxpu.ops.reduction_kernels import rows_inside
+
 # Sizes, so that one build serves all of them.
-_SIZES = ["M", "N", "CHUNK", "eps", "bits"]
+_SIZES = ["M", "N", "down", "CHUNK", "eps", "bits"]
 
 
 @triton.jit
@@ -33,6 +35,7 @@ def layer_norm(
     rstd,
     M,
     N,
+    down,
     eps,
     bits,
     WEIGHT: tl.constexpr,
@@ -52,52 +55,54 @@ def layer_norm(
     """
     acc: tl.constexpr = tl.float64 if WIDE else tl.float32
     small = bits.to(tl.int64).to(tl.float64, bitcast=True) if WIDE else eps
-    rows = (tl.program_id(0) * R + tl.arange(0, R))[:, None]
     lanes = tl.arange(0, BN)[None, :]
     count = N.to(acc)
-    if ONE:
-        inside = (rows < M) & (lanes < N)
-        value = _some(x, rows, lanes, inside, N, acc)
-        middle = tl.zeros([R, 1], acc)
-        left = value
-        if not RMS:
-            middle = (tl.sum(value, 1) / count)[:, None]
-            middle += (tl.sum(tl.where(inside, value - middle, 0.0), 1) / count)[:, None]
-            left = tl.where(inside, value - middle, 0.0)
-        spread = tl.sum(left * left, 1) / count
-        scale = (1 / tl.sqrt(spread + small))[:, None]
-        value = left * scale * _factor(weight, lanes, N, acc, WEIGHT)
-        if BIAS:
-            value += tl.load(bias + lanes, mask=lanes < N, other=0.0).to(acc)
-        tl.store(out + rows.to(tl.int64) * N + lanes, value.to(out.dtype.element_ty), mask=inside)
-    else:
-        middle = tl.zeros([R, 1], acc)
-        if not RMS:
-            for _ in tl.static_range(2):
-                sums = tl.zeros([R, BN], acc)
-                for start in range(0, N, BN):
-                    columns = start + lanes
-                    inside = (rows < M) & (columns < N)
-                    sums += tl.where(inside, _some(x, rows, columns, inside, N, acc) - middle, 0.0)
-                middle += (tl.sum(sums, 1) / count)[:, None]
-        squares = tl.zeros([R, BN], acc)
-        for start in range(0, N, BN):
-            columns = start + lanes
-            inside = (rows < M) & (columns < N)
-            left = tl.where(inside, _some(x, rows, columns, inside, N, acc) - middle, 0.0)
-            squares += left * left
-        scale = (1 / tl.sqrt(tl.sum(squares, 1) / count + small))[:, None]
-        for start in range(0, N, BN):
-            columns = start + lanes
-            inside = (rows < M) & (columns < N)
-            value = (_some(x, rows, columns, inside, N, acc) - middle) * scale
-            value *= _factor(weight, columns, N, acc, WEIGHT)
+    begin = tl.program_id(0) * down
+    for some_rows in range(begin, tl.minimum(begin + down, tl.cdiv(M, R))):
+        rows = (some_rows * R + tl.arange(0, R))[:, None]
+        if ONE:
+            inside = rows_inside(lanes < N, rows, M, R)
+            value = _some(x, rows, lanes, inside, N, acc)
+            middle = tl.zeros([R, 1], acc)
+            left = value
+            if not RMS:
+                middle = (tl.sum(value, 1) / count)[:, None]
+                middle += (tl.sum(tl.where(inside, value - middle, 0.0), 1) / count)[:, None]
+                left = tl.where(inside, value - middle, 0.0)
+            spread = tl.sum(left * left, 1) / count
+            scale = (1 / tl.sqrt(spread + small))[:, None]
+            value = left * scale * _factor(weight, lanes, N, acc, WEIGHT)
             if BIAS:
-                value += tl.load(bias + columns, mask=columns < N, other=0.0).to(acc)
-            tl.store(out + rows.to(tl.int64) * N + columns, value.to(out.dtype.element_ty), mask=inside)
-    if not RMS:
-        tl.store(mean + rows, middle, mask=rows < M)
-    tl.store(rstd + rows, scale, mask=rows < M)
+                value += tl.load(bias + lanes, mask=lanes < N, other=0.0).to(acc)
+            tl.store(out + rows.to(tl.int64) * N + lanes, value.to(out.dtype.element_ty), mask=inside)
+        else:
+            middle = tl.zeros([R, 1], acc)
+            if not RMS:
+                for _ in tl.static_range(2):
+                    sums = tl.zeros([R, BN], acc)
+                    for start in range(0, N, BN):
+                        columns = start + lanes
+                        inside = rows_inside(columns < N, rows, M, R)
+                        sums += tl.where(inside, _some(x, rows, columns, inside, N, acc) - middle, 0.0)
+                    middle += (tl.sum(sums, 1) / count)[:, None]
+            squares = tl.zeros([R, BN], acc)
+            for start in range(0, N, BN):
+                columns = start + lanes
+                inside = rows_inside(columns < N, rows, M, R)
+                left = tl.where(inside, _some(x, rows, columns, inside, N, acc) - middle, 0.0)
+                squares += left * left
+            scale = (1 / tl.sqrt(tl.sum(squares, 1) / count + small))[:, None]
+            for start in range(0, N, BN):
+                columns = start + lanes
+                inside = rows_inside(columns < N, rows, M, R)
+                value = (_some(x, rows, columns, inside, N, acc) - middle) * scale
+                value *= _factor(weight, columns, N, acc, WEIGHT)
+                if BIAS:
+                    value += tl.load(bias + columns, mask=columns < N, other=0.0).to(acc)
+                tl.store(out + rows.to(tl.int64) * N + columns, value.to(out.dtype.element_ty), mask=inside)
+        if not RMS:
+            tl.store(mean + rows, middle, mask=rows < M)
+        tl.store(rstd + rows, scale, mask=rows < M)
 
 
 @triton.jit(do_not_specialize=_SIZES)
@@ -110,6 +115,7 @@ def layer_norm_rows(
     out,
     M,
     N,
+    down,
     WEIGHT: tl.constexpr,
     WIDE: tl.constexpr,
     RMS: tl.constexpr,
@@ -118,40 +124,42 @@ def layer_norm_rows(
     BN: tl.constexpr,
 ):
     """The gradient of ``x``: ``rstd * (g - mean(g) - n * mean(g * n))``, g being ``grad * weight``, n the numbers
-    normalized (Ba, Kiros and Hinton, 2016); RMS: without ``mean(g)``. R rows a program; ONE: of at most BN numbers,
-    read once.
+    normalized (Ba, Kiros and Hinton, 2016); RMS: without ``mean(g)``. ``down`` times R rows a program; ONE: of at
+    most BN numbers, read once.
     """
     acc: tl.constexpr = tl.float64 if WIDE else tl.float32
-    rows = (tl.program_id(0) * R + tl.arange(0, R))[:, None]
     lanes = tl.arange(0, BN)[None, :]
     count = N.to(acc)
-    middle = tl.zeros([R, 1], acc) if RMS else tl.load(mean + rows, mask=rows < M, other=0.0).to(acc)
-    scale = tl.load(rstd + rows, mask=rows < M, other=0.0).to(acc)
-    if ONE:
-        inside = (rows < M) & (lanes < N)
-        g = _some(grad, rows, lanes, inside, N, acc) * _factor(weight, lanes, N, acc, WEIGHT)
-        normal = tl.where(inside, (_some(x, rows, lanes, inside, N, acc) - middle) * scale, 0.0)
-        first = tl.zeros([R, 1], acc) if RMS else (tl.sum(g, 1) / count)[:, None]
-        second = (tl.sum(g * normal, 1) / count)[:, None]
-        value = (g - first - normal * second) * scale
-        tl.store(out + rows.to(tl.int64) * N + lanes, value.to(out.dtype.element_ty), mask=inside)
-    else:
-        gs, products = tl.zeros([R, BN], acc), tl.zeros([R, BN], acc)
-        for start in range(0, N, BN):
-            columns = start + lanes
-            inside = (rows < M) & (columns < N)
-            g = _some(grad, rows, columns, inside, N, acc) * _factor(weight, columns, N, acc, WEIGHT)
-            gs += g
-            products += g * (_some(x, rows, columns, inside, N, acc) - middle) * scale
-        first = tl.zeros([R, 1], acc) if RMS else (tl.sum(gs, 1) / count)[:, None]
-        second = (tl.sum(products, 1) / count)[:, None]
-        for start in range(0, N, BN):
-            columns = start + lanes
-            inside = (rows < M) & (columns < N)
-            g = _some(grad, rows, columns, inside, N, acc) * _factor(weight, columns, N, acc, WEIGHT)
-            normal = (_some(x, rows, columns, inside, N, acc) - middle) * scale
+    begin = tl.program_id(0) * down
+    for some_rows in range(begin, tl.minimum(begin + down, tl.cdiv(M, R))):
+        rows = (some_rows * R + tl.arange(0, R))[:, None]
+        middle = tl.zeros([R, 1], acc) if RMS else tl.load(mean + rows, mask=rows < M, other=0.0).to(acc)
+        scale = tl.load(rstd + rows, mask=rows < M, other=0.0).to(acc)
+        if ONE:
+            inside = rows_inside(lanes < N, rows, M, R)
+            g = _some(grad, rows, lanes, inside, N, acc) * _factor(weight, lanes, N, acc, WEIGHT)
+            normal = tl.where(inside, (_some(x, rows, lanes, inside, N, acc) - middle) * scale, 0.0)
+            first = tl.zeros([R, 1], acc) if RMS else (tl.sum(g, 1) / count)[:, None]
+            second = (tl.sum(g * normal, 1) / count)[:, None]
             value = (g - first - normal * second) * scale
-            tl.store(out + rows.to(tl.int64) * N + columns, value.to(out.dtype.element_ty), mask=inside)
+            tl.store(out + rows.to(tl.int64) * N + lanes, value.to(out.dtype.element_ty), mask=inside)
+        else:
+            gs, products = tl.zeros([R, BN], acc), tl.zeros([R, BN], acc)
+            for start in range(0, N, BN):
+                columns = start + lanes
+                inside = rows_inside(columns < N, rows, M, R)
+                g = _some(grad, rows, columns, inside, N, acc) * _factor(weight, columns, N, acc, WEIGHT)
+                gs += g
+                products += g * (_some(x, rows, columns, inside, N, acc) - middle) * scale
+            first = tl.zeros([R, 1], acc) if RMS else (tl.sum(gs, 1) / count)[:, None]
+            second = (tl.sum(products, 1) / count)[:, None]
+            for start in range(0, N, BN):
+                columns = start + lanes
+                inside = rows_inside(columns < N, rows, M, R)
+                g = _some(grad, rows, columns, inside, N, acc) * _factor(weight, columns, N, acc, WEIGHT)
+                normal = (_some(x, rows, columns, inside, N, acc) - middle) * scale
+                value = (g - first - normal * second) * scale
+                tl.store(out + rows.to(tl.int64) * N + columns, value.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=_SIZES)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anyxpu.ops import launching
 from anyxpu.ops.current_device import current
 from anyxpu.shim import lib
 
@@ -25,6 +26,8 @@ _TILE = 1024  # numbers that a program holds of short rows
 # Rows and columns of which a program makes sums over rows. On a CPU more than two registers of each sum are spilled:
 # 8 x 64 takes 5 to 8 times as long.
 _STRIPS = {"cpu": (1, 128), "gpu": (8, 64)}
+_PIECE = 256  # numbers of a row of which much would be left over in one step, as of 768
+_LONG = 64  # numbers of a row that a CPU has enough to do with
 _LEAST = 32  # rows that such a program has at least
 _MOST = 2**31 - 2**12  # rows, and columns, that kernels count in 32 bits, to the end of the last program's tile
 _GPU_PROGRAMS = 512  # that keep a GPU busy
@@ -98,11 +101,13 @@ def _normalize(
     """Without a mean it is RMS norm."""
     from anyxpu.ops import norm_kernels
 
-    some, block = _tile(columns)
+    some, block = _tile(x.device, columns)
+    tiles = -(-rows // some)
+    down = _down(x.device, tiles)
     with current(x.device):
-        norm_kernels.layer_norm[(-(-rows // some),)](
-            x, _read(weight, x), _read(bias, x), out, rstd if mean is None else mean, rstd, rows, columns, eps,
-            _bits(eps), WEIGHT=weight is not None, BIAS=bias is not None, WIDE=rstd.dtype is torch.float64,
+        norm_kernels.layer_norm[(-(-tiles // down),)](
+            x, _read(weight, x), _read(bias, x), out, rstd if mean is None else mean, rstd, rows, columns,
+            down, eps, _bits(eps), WEIGHT=weight is not None, BIAS=bias is not None, WIDE=rstd.dtype is torch.float64,
             RMS=mean is None, ONE=columns <= block, R=some, BN=block, num_warps=_warps(x.device),
         )  # fmt: skip
 
@@ -187,11 +192,13 @@ def _gradients(
         return of_x, of_weight, of_bias
     from anyxpu.ops import norm_kernels
 
-    some, block = _tile(columns)
+    some, block = _tile(x.device, columns)
+    tiles = -(-rows // some)
+    down = _down(x.device, tiles)
     with current(x.device):
         if of_x is not None:
-            norm_kernels.layer_norm_rows[(-(-rows // some),)](
-                grad, x, rstd if mean is None else mean, rstd, _read(weight, x), of_x, rows, columns,
+            norm_kernels.layer_norm_rows[(-(-tiles // down),)](
+                grad, x, rstd if mean is None else mean, rstd, _read(weight, x), of_x, rows, columns, down,
                 WEIGHT=weight is not None, WIDE=rstd.dtype is torch.float64, RMS=mean is None, ONE=columns <= block,
                 R=some, BN=block, num_warps=_warps(x.device),
             )  # fmt: skip
@@ -287,11 +294,18 @@ def _bits(number: float) -> int:
     return int(struct.unpack("<q", struct.pack("<d", number))[0])
 
 
-def _tile(columns: int) -> tuple[int, int]:
-    """Rows and columns that a program holds."""
+def _down(device: torch.device, tiles: int) -> int:
+    """How many tiles of rows a program does one after the other: on a CPU to begin one takes as long as a row."""
+    return max(1, tiles // (4 * launching.programs(device.index))) if _type(device.index) == "cpu" else 1
+
+
+def _tile(device: torch.device, columns: int) -> tuple[int, int]:
+    """Rows and columns that a program holds at once."""
     if columns > _BLOCK:
         return 1, _BLOCK
     block = max(16, 1 << (columns - 1).bit_length())
+    if block >= _LONG and _type(device.index) == "cpu":  # one row, which needs no mask of rows
+        return 1, _PIECE if columns > _PIECE and block - columns > block // 8 else block
     return min(16, max(1, _TILE // block)), block
 
 

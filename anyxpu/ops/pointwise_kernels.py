@@ -127,19 +127,20 @@ def grid(
     p = p // down
     left = sizes[0] - first
     below = sizes[1] - row
-    for r in range(0, rows, R):
+    for r in range(0, tl.minimum(rows, below), R):
         j = (r + tl.arange(0, R))[:, None]
         shared = ()
         for k in tl.static_range(len(ins)):
             if KIND[k + 1] == ONE:
                 column = ins[k] + _start(p, row, first, sizes, strides, k + 1, ND)
-                one = _converted(tl.load(column + j * strides[1][k + 1], mask=j < below), RAW[k], COMMON, OP)
+                there = j < below if R > 1 else None
+                one = _converted(tl.load(column + j * strides[1][k + 1], mask=there), RAW[k], COMMON, OP)
             else:
                 one = 0
             shared = shared + (one,)  # noqa: RUF005 - Triton's tuples
         for c in range(0, step, C):
             i = (c + tl.arange(0, C))[None, :]
-            inside = (i < left) & (j < below)
+            inside = (i < left) & (j < below) if R > 1 else i < left
             values = ()
             for k in tl.static_range(len(ins)):
                 if KIND[k + 1] == NUMBER:

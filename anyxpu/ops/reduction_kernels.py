@@ -118,6 +118,12 @@ def _combined(x, y, COMBINE: tl.constexpr):
         return smaller(x, y)
 
 
+@triton.jit
+def rows_inside(inside, row, A, R: tl.constexpr):
+    """What is inside of rows that there are; of one row at a time it is known."""
+    return inside & (row < A) if R > 1 else inside
+
+
 # --- reductions ---------------------------------------------------------------------------------------------------
 
 
@@ -155,7 +161,7 @@ def rows(
             some = tl.full((R, C), NEUTRAL, OP)
             for start in range(block, tl.minimum(left, block + C * BLOCK), C):
                 lanes = start + tl.arange(0, C)[None, :]
-                inside = (lanes < left) & (row < A)
+                inside = rows_inside(lanes < left, row, A, R)
                 value = MAP(tl.load(at + lanes, mask=inside).to(COMMON).to(OP), p)
                 some = _combined(some, tl.where(inside, value, tl.full((R, C), NEUTRAL, OP)), COMBINE)
             acc = _combined(acc, some, COMBINE)
@@ -240,7 +246,7 @@ def softmax(
         at = row.to(tl.int64) * N
         if READS == 1:
             lanes = tl.arange(0, C)[None, :]
-            inside = (lanes < N) & (row < A)
+            inside = rows_inside(lanes < N, row, A, R)
             value = _row(x, at + lanes, inside, float("-inf"), OP)
             # Of what is outside the power is never asked: a CPU's exp takes infinite numbers lane by lane.
             value = tl.where(inside, value - tl.max(value, 1, keep_dims=True), 0.0)
@@ -252,14 +258,14 @@ def softmax(
             most = tl.full((R, C), float("-inf"), OP)
             for start in range(0, N, C):
                 lanes = start + tl.arange(0, C)[None, :]
-                inside = (lanes < N) & (row < A)
+                inside = rows_inside(lanes < N, row, A, R)
                 value = _row(x, at + lanes, inside, float("-inf"), OP)
                 most = tl.maximum(most, value, propagate_nan=_ALL)
             largest = tl.reduce(most, 1, larger)[:, None]
             total = tl.zeros((R, C), OP)
             for start in range(0, N, C):
                 lanes = start + tl.arange(0, C)[None, :]
-                inside = (lanes < N) & (row < A)
+                inside = rows_inside(lanes < N, row, A, R)
                 value = _row(x, at + lanes, inside, 0.0, OP) - largest
                 power = tl.where(inside, libdevice.exp(tl.where(inside, value, 0.0)), 0.0)
                 total += power
@@ -268,7 +274,7 @@ def softmax(
             whole = tl.sum(total, 1, keep_dims=True)
             for start in range(0, N, C):
                 lanes = start + tl.arange(0, C)[None, :]
-                inside = (lanes < N) & (row < A)
+                inside = rows_inside(lanes < N, row, A, R)
                 if not LOG and OUT == OP:
                     made = _row(out, at + lanes, inside, 0.0, OP) / whole
                 else:
@@ -282,7 +288,7 @@ def softmax(
             total = tl.zeros((R, C), OP)
             for start in range(0, N, C):
                 lanes = start + tl.arange(0, C)[None, :]
-                inside = (lanes < N) & (row < A)
+                inside = rows_inside(lanes < N, row, A, R)
                 value = _row(x, at + lanes, inside, float("-inf"), OP)
                 now = tl.maximum(most, value, propagate_nan=tl.PropagateNan.ALL)
                 safe = tl.where(now == float("-inf"), 0.0, now)
@@ -293,7 +299,7 @@ def softmax(
             whole = tl.sum(total, 1, keep_dims=True)
             for start in range(0, N, C):
                 lanes = start + tl.arange(0, C)[None, :]
-                inside = (lanes < N) & (row < A)
+                inside = rows_inside(lanes < N, row, A, R)
                 value = _row(x, at + lanes, inside, 0.0, OP) - largest
                 made = value - libdevice.log(whole) if LOG else libdevice.exp(value) / whole
                 tl.store(out + at + lanes, made.to(OUT), mask=inside)
@@ -321,7 +327,7 @@ def softmax_backward(
         at = row.to(tl.int64) * N
         if READS == 1:
             lanes = tl.arange(0, C)[None, :]
-            inside = (lanes < N) & (row < A)
+            inside = rows_inside(lanes < N, row, A, R)
             g = _row(grad, at + lanes, inside, 0.0, OP)
             result = _row(y, at + lanes, inside, 0.0, OP)
             total = tl.sum(g if LOG else g * result, 1, keep_dims=True)
@@ -331,13 +337,13 @@ def softmax_backward(
             sums = tl.zeros((R, C), OP)
             for start in range(0, N, C):
                 lanes = start + tl.arange(0, C)[None, :]
-                inside = (lanes < N) & (row < A)
+                inside = rows_inside(lanes < N, row, A, R)
                 g = _row(grad, at + lanes, inside, 0.0, OP)
                 sums += g if LOG else g * _row(y, at + lanes, inside, 0.0, OP)
             total = tl.sum(sums, 1, keep_dims=True)
             for start in range(0, N, C):
                 lanes = start + tl.arange(0, C)[None, :]
-                inside = (lanes < N) & (row < A)
+                inside = rows_inside(lanes < N, row, A, R)
                 g = _row(grad, at + lanes, inside, 0.0, OP)
                 result = _row(y, at + lanes, inside, 0.0, OP)
                 made = g - libdevice.exp(result) * total if LOG else (g - total) * result

@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
+from anyxpu.ops.reduction_kernels import rows_inside
+
 
 @triton.jit
 def _multiplied(x, y):
@@ -32,7 +34,7 @@ def rows(
     before = tl.full((R, 1), 1 if PRODUCT else 0, OP)
     for start in range(0, N, L):
         lane = start + tl.arange(0, L)[None, :]
-        inside = (row < A) & (lane < N)
+        inside = rows_inside(lane < N, row, A, R)
         value = tl.load(x + at + lane, mask=inside, other=1 if PRODUCT else 0).to(OP)
         made = _joined(before, tl.associative_scan(value, 1, _multiplied) if PRODUCT else tl.cumsum(value, 1), PRODUCT)
         tl.store(out + at + lane, made.to(out.dtype.element_ty), mask=inside)

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from anyxpu.ops.pointwise_functions import div, sqrt
+from anyxpu.ops.reduction_kernels import rows_inside
 
 
 @triton.jit
@@ -34,7 +35,7 @@ def _row_sums(
     sums = tl.zeros([R, L], OP)
     for at in range(begin, end, L):
         columns = at + tl.arange(0, L)[None, :]
-        inside = (row < M) & (columns < end)
+        inside = rows_inside(columns < end, row, M, R)
         value = tl.load(x + row.to(tl.int64) * N + columns, mask=inside, other=0.0).to(OP)
         away = tl.where(inside, value - middle, 0.0)
         sums += away * away if SQUARED else away
@@ -75,7 +76,7 @@ def _column_sums(
     sums = tl.zeros([R, L], OP)
     for at in range(begin, end, R):
         row = at + tl.arange(0, R)[:, None]
-        inside = (row < end) & (lane < B)
+        inside = rows_inside(lane < B, row, end, R)
         value = tl.load(x + row.to(tl.int64) * B + lane, mask=inside, other=0.0).to(OP)
         away = tl.where(inside, value - middle, 0.0)
         sums += away * away if SQUARED else away

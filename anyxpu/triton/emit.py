@@ -176,10 +176,12 @@ class Loop:
         self.emitter, self.count = emitter, count
         self.counter = emitter.fresh("k")
         self.round, self.place = "0", "0"
+        self.lane = "lane"  # which one, in C
         self.here = layouts.identity(count)
         self.known: dict[tuple[Value, BitMap], str] = {}
         self.checked: list[str] = []  # conditions of assertions on the elements at hand
         self.true: frozenset[Value] = frozenset()  # bits that are set here
+        self.decided: dict[wrapping.Bit, str] = {}  # and what bits of one register are
         self.divisions: dict[wrapping.Key, None] = {}  # that were asked for; see wrapping.py
         self.whole: dict[wrapping.Key, tuple[str, str]] = {}  # those that no lane wraps in here
 
@@ -187,10 +189,12 @@ class Loop:
         """The C expression of ``value``'s element in the register that ``index`` gives."""
         if not isinstance(value.type, Tensor):
             return self.emitter.scalar(value)
-        if value in self.true:
-            return "true"
         index = self.here if index is None else index
         key = (value, index)
+        if value in self.true:
+            return "true"
+        if key in self.decided:
+            return self.decided[key]
         if key not in self.known:
             self.known[key] = self.emitter.elements(value).at(self, value, index)
         return self.known[key]
@@ -206,6 +210,14 @@ class Loop:
         quotient, rest = self.whole[key]
         return f"({rest} + lane)" if "rem" in op.name else quotient
 
+    def of_first_lane(self, ranged: Value, index: BitMap) -> str:
+        """What :meth:`value` gives in lane 0, of a range."""
+        known = self.known
+        self.known, self.lane = {}, "0"
+        expression = self.value(ranged, index)
+        self.known, self.lane = known, "lane"
+        return expression
+
     def temporary(self, type: Type, expression: str) -> str:
         return self.emitter.variable(tables.register_type(type), expression)
 
@@ -218,7 +230,7 @@ class Loop:
         bases = BitMap(layout.reg).after(index)
         parts = [
             (self.counter, bases.bases, bases.const),
-            ("lane", layout.lane, 0),
+            (self.lane, layout.lane, 0),
             ("warp", layout.warp, 0),
         ]
         seen, disjoint = 0, True
@@ -525,7 +537,13 @@ class Emitter:
         known, checked = dict(loop.known), list(loop.checked)
         self._print_turn(loop, chosen, kept)
         asked = list(loop.divisions)
-        if not 0 < len(asked) <= wrapping.MOST or len(self.arrays) > arrays:
+        if len(self.arrays) > arrays:
+            return None
+        if not asked and self.masks_are_slow:
+            del self.lines[printed:]
+            loop.known, loop.checked = known, checked
+            return self._print_where_inside(loop, chosen, kept)
+        if not 0 < len(asked) <= wrapping.MOST:
             return None
         del self.lines[printed:]
         loop.known, loop.checked = known, list(checked)
@@ -552,6 +570,59 @@ class Emitter:
         with self.braces("else"):
             turn({}, true)
         return None
+
+    def _print_where_inside(self, loop: Loop, chosen: list[Op], kept: dict[Value, Array]) -> None:
+        """Print what one turn of a loop does: without masks where they hold of all lanes of the registers at hand."""
+        inside = wrapping.inside_here(loop, [m for op in chosen for m in _masks(op)])
+        if not inside:
+            return self._print_turn(loop, chosen, kept)
+        known, checked = dict(loop.known), list(loop.checked)
+
+        def turn(true: Iterable[wrapping.Bit] = (), false: Iterable[wrapping.Bit] = ()) -> None:
+            loop.known, loop.checked = dict(known), list(checked)
+            loop.decided = dict.fromkeys(true, "true") | dict.fromkeys(false, "false")
+            self._print_turn(loop, chosen, kept)
+
+        nothing = self._nothing_to_do(loop, chosen, kept)
+        # The mask of nothing is slow to read by: registers behind the end only take what stands for it.
+        empty = next(((bit, here.none) for bit, here in inside.items() if here.none is not None), None)
+        with self.braces(f"if ({' && '.join(dict.fromkeys(here.all for here in inside.values()))})"):
+            turn(true=inside)
+        if nothing:
+            with self.braces(f"else if (!({' || '.join(f'({c})' for c in nothing)}))"):
+                turn()
+        elif empty is not None:
+            with self.braces(f"else if ({empty[1]})"):
+                turn(false=[empty[0]])
+            with self.braces("else"):
+                turn()
+        else:
+            with self.braces("else"):
+                turn()
+        loop.decided = {}
+        return None
+
+    @staticmethod
+    def _nothing_to_do(loop: Loop, chosen: list[Op], kept: dict[Value, Array]) -> list[str]:
+        """Conditions, under any of which a turn does nothing: all that it leaves are stores behind one mask."""
+        stores = [op for op in chosen if op.name == "tt.store"]
+        plain = all(
+            op.name in ("tt.load", "tt.store", "tt.extern_elementwise") or op.name in tables.ELEMENTWISE
+            for op in chosen
+        )
+        if kept or not plain or not stores or any(_masks(op) != _masks(stores[0]) for op in stores):
+            return []
+        wanted = wrapping.inside_here(loop, _masks(stores[0]))
+        return list(dict.fromkeys(here.none for here in wanted.values() if here.none is not None))
+
+    def viewed(self, value: Value) -> tuple[Value, BitMap] | None:
+        """Of another tensor's registers in another order: which, and how."""
+        e = self.tensors.get(value)
+        return (e.source, e.map) if isinstance(e, View) else None
+
+    def is_recomputed(self, value: Value) -> bool:
+        """Whether a tensor is printed where it is wanted."""
+        return isinstance(self.tensors.get(value), Recomputed)
 
     def is_made_here(self, value: Value) -> bool:
         """Whether all that a tensor is made of, back to divisions and ranges, is printed where it is wanted."""

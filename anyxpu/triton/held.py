@@ -44,6 +44,8 @@ def parts(mask: Value, name: Callable[[Value], str], known: Known = _nothing) ->
         return {}
     if op.name in _MOVES:
         return parts(op.operands[0], name, known)
+    if op.name == "tt.splat" and isinstance(mask.type, Tensor):
+        return {mask: name(op.operands[0])}
     if op.name == "arith.andi":
         return parts(op.operands[0], name, known) | parts(op.operands[1], name, known)
     if op.name != "arith.cmpi" or op.words[0] not in {**_BELOW, **_ABOVE} or not isinstance(mask.type, Tensor):

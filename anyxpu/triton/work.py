@@ -1,8 +1,8 @@
 """An estimate of what a kernel does, for the driver to know what is little work before it runs.
 
 A work-group's work is a sum of terms: so many simple operations on an element, times the rounds of the loops around
-them. Loops that count from zero to a constant or to an argument of the kernel are known; of a kernel with any other
-loop nothing is said, for it may run for ever.
+them. Loops that count to a constant or to an argument of the kernel, or over a part of as many, are known; of a
+kernel with any other loop nothing is said, for it may run for ever.
 """
 
 from __future__ import annotations
@@ -124,16 +124,39 @@ def _count(
 
 
 def _rounds(op: Op, bounds: dict[Value, int | tuple[int]]) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """Rounds of a loop that are known now, and those that an argument decides."""
-    lower, upper, step = (bounds.get(v) for v in op.operands[:3])
-    if not isinstance(lower, int) or not isinstance(step, int) or upper is None or step <= 0:
+    """Rounds of a loop that are known now, and those that an argument decides; at most so many of each."""
+    lower, step = (bounds.get(op.operands[i]) for i in (0, 2))
+    if not isinstance(step, int) or step <= 0:
         raise _Unknown
-    if isinstance(upper, int):
-        return max(0, -(-(upper - lower) // step)), ()
+    length = _length(op.operands[0], op.operands[1], bounds)
+    if isinstance(length, int):
+        return max(0, -(-length // step)), ()
     bound = op.operands[1].type
-    if lower != 0 or not isinstance(bound, Scalar) or bound.bits not in (32, 64):
+    if length is None or (isinstance(lower, int) and lower < 0) or not isinstance(bound, Scalar):
         raise _Unknown
-    return 1, ((upper[0], step),)
+    if bound.bits not in (32, 64):
+        raise _Unknown
+    return 1, ((length[0], step),)
+
+
+def _length(lower: Value, upper: Value, bounds: dict[Value, int | tuple[int]]) -> int | tuple[int] | None:
+    """How far it is at most from ``lower`` to ``upper``, as ``bounds`` has it; None where that is not known."""
+    known, first = bounds.get(upper), bounds.get(lower)
+    if isinstance(known, int):
+        return known - first if isinstance(first, int) else None
+    if known is not None:
+        return known if isinstance(first, int) else None
+    op = upper.owner
+    if not isinstance(op, Op):
+        return None
+    if op.name in _SAME_NUMBER:
+        return _length(lower, op.operands[0], bounds)
+    if op.name == "arith.minsi":
+        found = [_length(lower, o, bounds) for o in op.operands]
+        return next((length for length in found if length is not None), None)
+    if op.name == "arith.addi" and lower in op.operands:
+        return bounds.get(op.operands[1 - op.operands.index(lower)])
+    return None
 
 
 def _size(value: Value) -> int:

@@ -11,6 +11,7 @@ windows reach over).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anyxpu.triton import held
@@ -106,3 +107,74 @@ def inside(loop: Loop, masks: Sequence[Value]) -> dict[Value, str]:
     wanted = {part: c for part, c in more.items() if part not in plain and part not in loop.true}
     # What was computed in another loop, or came from other lanes, need not be this turn's remainder.
     return {part: c for part, c in wanted.items() if e.is_made_here(part)}
+
+
+Bit = tuple[Value, BitMap]
+"""A tensor of bits, and the register that is meant."""
+
+
+@dataclass(frozen=True)
+class Here:
+    """Conditions, in the registers at hand, under which a bit is set in every lane, and in none (if that is known)."""
+
+    all: str
+    none: str | None = None
+
+
+def inside_here(loop: Loop, masks: Sequence[Value]) -> dict[Bit, Here]:
+    """The comparisons that masks are made of, in the registers at hand.
+
+    Of a tile that is not all inside (rows of 1000 numbers, say, 256 at a time) most registers are.
+    """
+    found: dict[Bit, Here] = {}
+    for mask in masks:
+        _collect(loop, mask, loop.here, found)
+    return found
+
+
+def _collect(loop: Loop, mask: Value, index: BitMap, found: dict[Bit, Here]) -> None:
+    op, e = owner_of(mask), loop.emitter
+    if mask in loop.true or not mask.is_tensor or op is None:
+        return
+    source = e.viewed(mask)
+    if source is not None:
+        _collect(loop, source[0], source[1].after(index), found)
+    elif op.name == "tt.splat":
+        scalar = e.scalar(op.operands[0])
+        found[mask, index] = Here(scalar, f"!{scalar}")
+    elif op.name == "arith.andi" and e.is_recomputed(mask):
+        for operand in op.operands:
+            _collect(loop, operand, index, found)
+    elif op.name == "arith.cmpi" and e.is_recomputed(mask):
+        # Of anything else held.parts speaks of the whole tile.
+        lanes = _lanes_of(loop, op.operands[0], index, 1)
+        if lanes is None:
+            return
+        all_lanes = held.parts(mask, e.scalar, lambda value: _lanes_of(loop, value, index, e.lanes)).get(mask)
+        if all_lanes is None:
+            return
+        # Below a bound is some lane where the first is, unless the others' numbers wrap.
+        first = held.parts(mask, e.scalar, lambda value: _lanes_of(loop, value, index, 1)).get(mask)
+        none = None
+        if first is not None and op.words[0] in ("slt", "sle"):
+            most = 2 ** (op.operands[0].element.bits - 1) - e.lanes
+            none = f"!({first}) && (long){lanes[0][0]} <= {most}L"
+        found[mask, index] = Here(all_lanes, none)
+
+
+def _lanes_of(loop: Loop, value: Value, index: BitMap, lanes: int) -> held.Terms | None:
+    """What the first lanes' numbers of one register lie between, where they are scalars and a range, lane by lane."""
+    e = loop.emitter
+    while (op := owner_of(value)) is not None and op.name == "arith.extsi" and e.is_recomputed(value):
+        value = op.operands[0]
+    ranged = scalars_and_range(value)
+    if ranged is None:
+        return None
+    assert isinstance(value.type, Tensor)
+    bases, step = e.layout(value).lane, layouts.strides(value.type.shape)[ranged[1][1]]
+    following = tuple(step << i for i in range(layouts.log2(e.lanes)))
+    if any(bases) and bases != following:
+        return None
+    terms = [*(e.scalar(v) for v in ranged[0]), loop.of_first_lane(ranged[1][0], index)]
+    c = "long" if value.element.bits == 64 else "int"  # which wraps, as Triton's integers do
+    return [f"(({c})({' + '.join(f'(u{c}){term}' for term in terms)}))"], 0, lanes - 1 if any(bases) else 0
