@@ -15,8 +15,8 @@ from anyxpu.triton.ir import Op, Scalar, Tensor, Value
 _MOVES = frozenset({"tt.broadcast", "tt.expand_dims", "tt.reshape", "ttg.convert_layout", "arith.extsi"})
 
 # Comparisons that hold of all where they hold of the largest (smallest) left side: what is added to it.
-_BELOW = {"slt": 1, "sle": 0}
-_ABOVE = {"sgt": -1, "sge": 0}
+BELOW = {"slt": 1, "sle": 0}
+ABOVE = {"sgt": -1, "sge": 0}
 
 Terms = tuple[list[Value | str], int, int]
 """Scalars, or C expressions of such, and what is added to their sum at least and at most."""
@@ -48,20 +48,20 @@ def parts(mask: Value, name: Callable[[Value], str], known: Known = _nothing) ->
         return {mask: name(op.operands[0])}
     if op.name == "arith.andi":
         return parts(op.operands[0], name, known) | parts(op.operands[1], name, known)
-    if op.name != "arith.cmpi" or op.words[0] not in {**_BELOW, **_ABOVE} or not isinstance(mask.type, Tensor):
+    if op.name != "arith.cmpi" or op.words[0] not in {**BELOW, **ABOVE} or not isinstance(mask.type, Tensor):
         return {}
-    left, bound = _terms(op.operands[0], known), _bound(op.operands[1], name)
+    left, bound = _terms(op.operands[0], known), bound_of(op.operands[1], name)
     if left is None or bound is None:
         return {}
     scalars, least, most = left
     # In 64 bits, so that a sum of 32 that would wrap upwards is above the bound here.
     terms = [f"(long){v if isinstance(v, str) else name(v)}" for v in scalars]
-    if op.words[0] in _ABOVE:
-        condition = f"{' + '.join([*terms, f'{least + _ABOVE[op.words[0]]}L'])} >= {bound}"
+    if op.words[0] in ABOVE:
+        condition = f"{' + '.join([*terms, f'{least + ABOVE[op.words[0]]}L'])} >= {bound}"
         if len(scalars) + (most > 0) > 1:  # or would wrap upwards
             condition += f" && {' + '.join([*terms, f'{most}L'])} < {2**31}L"
         return {mask: condition}
-    condition = f"{' + '.join([*terms, f'{most + _BELOW[op.words[0]]}L'])} <= {bound}"
+    condition = f"{' + '.join([*terms, f'{most + BELOW[op.words[0]]}L'])} <= {bound}"
     if len(scalars) + (least < 0) > 1:  # or would wrap downwards
         condition += f" && {' + '.join([*terms, f'{least}L'])} >= {-(2**31)}L"
     return {mask: condition}
@@ -72,7 +72,7 @@ def _integer(value: Value) -> bool:
     return isinstance(element, Scalar) and not element.is_float and 32 <= element.bits <= 64
 
 
-def _bound(value: Value, name: Callable[[Value], str]) -> str | None:
+def bound_of(value: Value, name: Callable[[Value], str]) -> str | None:
     """The one scalar, or constant, that all elements are."""
     found = _terms(value)
     if found is None or found[1] != found[2] or len(found[0]) + (found[1] != 0) > 1:

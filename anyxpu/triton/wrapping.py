@@ -146,35 +146,47 @@ def _collect(loop: Loop, mask: Value, index: BitMap, found: dict[Bit, Here]) -> 
         for operand in op.operands:
             _collect(loop, operand, index, found)
     elif op.name == "arith.cmpi" and e.is_recomputed(mask):
-        # Of anything else held.parts speaks of the whole tile.
-        lanes = _lanes_of(loop, op.operands[0], index, 1)
-        if lanes is None:
-            return
-        all_lanes = held.parts(mask, e.scalar, lambda value: _lanes_of(loop, value, index, e.lanes)).get(mask)
-        if all_lanes is None:
-            return
-        # Below a bound is some lane where the first is, unless the others' numbers wrap.
-        first = held.parts(mask, e.scalar, lambda value: _lanes_of(loop, value, index, 1)).get(mask)
-        none = None
-        if first is not None and op.words[0] in ("slt", "sle"):
-            most = 2 ** (op.operands[0].element.bits - 1) - e.lanes
-            none = f"!({first}) && (long){lanes[0][0]} <= {most}L"
-        found[mask, index] = Here(all_lanes, none)
+        here = _compared(loop, op, index)
+        if here is not None:
+            found[mask, index] = here
 
 
-def _lanes_of(loop: Loop, value: Value, index: BitMap, lanes: int) -> held.Terms | None:
-    """What the first lanes' numbers of one register lie between, where they are scalars and a range, lane by lane."""
-    e = loop.emitter
-    while (op := owner_of(value)) is not None and op.name == "arith.extsi" and e.is_recomputed(value):
-        value = op.operands[0]
-    ranged = scalars_and_range(value)
-    if ranged is None:
+def _compared(loop: Loop, op: Op, index: BitMap) -> Here | None:
+    """Of a comparison of scalars and a range, whose lanes have one number or neighbours, with a scalar."""
+    e, value, (left, right) = loop.emitter, op.words[0], op.operands
+    bound = held.bound_of(right, e.scalar) if value in held.BELOW or value in held.ABOVE else None
+    while True:
+        source, made = e.viewed(left), owner_of(left)
+        if source is not None:
+            left, index = source[0], source[1].after(index)
+        elif made is not None and made.name == "arith.extsi" and e.is_recomputed(left):
+            left = made.operands[0]
+        else:
+            break
+    ranged = scalars_and_range(left)
+    if bound is None or ranged is None or not isinstance(left.type, Tensor):
         return None
-    assert isinstance(value.type, Tensor)
-    bases, step = e.layout(value).lane, layouts.strides(value.type.shape)[ranged[1][1]]
-    following = tuple(step << i for i in range(layouts.log2(e.lanes)))
-    if any(bases) and bases != following:
+    bases, step = e.layout(left).lane, layouts.strides(left.type.shape)[ranged[1][1]]
+    exact, more = _is_exact(left), e.lanes - 1 if any(bases) else 0
+    if left.element.bits < 32 or (left.element.bits > 32 and not exact):
         return None
+    if more and bases != tuple(step << i for i in range(layouts.log2(e.lanes))):
+        return None
+    # The first lane's number, which wraps as Triton's integers do; and how far behind it the last one's is.
     terms = [*(e.scalar(v) for v in ranged[0]), loop.of_first_lane(ranged[1][0], index)]
-    c = "long" if value.element.bits == 64 else "int"  # which wraps, as Triton's integers do
-    return [f"(({c})({' + '.join(f'(u{c}){term}' for term in terms)}))"], 0, lanes - 1 if any(bases) else 0
+    first = f"({' + '.join(terms)})" if exact else f"((int)({' + '.join(f'(uint){t}' for t in terms)}))"
+    no_wrap = f"(long){first} <= {2**31 - 1 - more}L"
+    if value in held.ABOVE:
+        above = f"(long){first} + {held.ABOVE[value]}L >= {bound}"
+        return Here(above if exact or not more else f"{above} && {no_wrap}")
+    below = f"(long){first} + {more + held.BELOW[value]}L <= {bound}"
+    none = f"(long){first} + {held.BELOW[value]}L > {bound}"
+    return Here(below, none if exact or not more else f"{none} && {no_wrap}")
+
+
+def _is_exact(value: Value) -> bool:
+    """Whether no sum wraps that a number is made by (see addressing.py)."""
+    op = owner_of(value)
+    if op is None or op.name != "arith.addi":
+        return op is None or all(_is_exact(o) for o in op.operands if o.is_tensor)
+    return bool(op.attrs.get("exact")) and all(_is_exact(o) for o in op.operands if o.is_tensor)
