@@ -192,3 +192,52 @@ def test_a_cpu_whose_masked_accesses_are_slow_has_a_loop_without():
     first, second = text[text.rindex("__kernel") :].split("else {")
     assert "<=" in first and "= *" in first and not re.search(r"if \(v\d+\)", first)
     assert re.search(r"if \(v\d+\)", second)
+
+
+@triton.jit
+def ragged_rows_kernel(x, o, sums, M, N, low, R: tl.constexpr, B: tl.constexpr):
+    """Rows of which each tile has some registers inside, one across the end, and some behind it."""
+    row = tl.program_id(0) * R + tl.arange(0, R)[:, None]
+    column = tl.arange(0, B)[None, :]
+    inside = (column < N) & (row < M)
+    value = tl.load(x + row * N + column, inside, other=-3.0)
+    tl.store(sums + tl.program_id(0) * R + tl.arange(0, R), tl.sum(value, 1))
+    tl.store(o + row * N + column, value * 2, inside & (column >= low))
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_registers_inside_across_and_behind_the_end(rows):
+    block, m = 256, 6
+    for n in (1, 7, 8, 9, 100, 197, 248, 255, 256):
+        low = n // 3
+        x, o, sums = torch.randn(m, n), torch.full((m, n), 9.0), torch.zeros(8)
+        launch(ragged_rows_kernel, (8 // rows,), x, o, sums, m, n, low, R=rows, B=block)
+        whole = torch.full((8, block), -3.0)
+        whole[:m, :n] = x
+        torch.testing.assert_close(sums, whole.double().sum(1).float(), atol=1e-4, rtol=1e-5)
+        assert torch.equal(o[:, low:], x[:, low:] * 2) and (o[:, :low] == 9).all(), n
+
+
+@triton.jit
+def long_rows_kernel(x, o, first, N, B: tl.constexpr):
+    """Numbers of 64 bits, and scalars that are not known to be exact."""
+    at = first.to(tl.int64) + tl.arange(0, B)
+    tl.store(o + tl.arange(0, B), tl.load(x + tl.arange(0, B), at < N, other=-1.0))
+
+
+def test_numbers_of_64_bits_are_compared_as_they_are():
+    for first, n in ((0, 100), (-50, 3), (2**31 - 20, 2**31 - 1), (5, 0)):
+        x, o = torch.randn(256), torch.zeros(256)
+        launch(long_rows_kernel, (1,), x, o, first, n, B=256)
+        assert torch.equal(o, torch.where(torch.arange(256) + first < n, x, -1.0)), (first, n)
+
+
+def test_registers_are_read_without_masks_where_they_lie_inside():
+    m, n = 6, 197
+    x, o, sums = (torch.randn(m, n, device="xpu") for _ in range(3))
+    text = ragged_rows_kernel[(m,)](x, o, sums, m, n, 0, R=1, B=256).asm["cl"]
+    lanes = re.search(r"sub_group_size\((\d+)\)", text)
+    if lanes is None or int(lanes[1]) > 8 or torch.xpu.get_device_properties().type != "cpu":
+        pytest.skip("a device with masked accesses")
+    body = text[text.rindex("__kernel") :]
+    assert re.search(r"if \(.*<< 3.*\+ 8L <= \(long\)arg4", body)

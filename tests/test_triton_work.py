@@ -48,6 +48,15 @@ def shifted_kernel(x, o, n):
     tl.store(o, total)
 
 
+@triton.jit
+def part_kernel(x, o, n, down):
+    begin = tl.program_id(0) * down
+    total = 0.0
+    for i in range(begin, tl.minimum(begin + down, n)):
+        total += tl.load(x + i)
+    tl.store(o, total)
+
+
 def work_of(kernel: Any, *args: Any, **constants: Any) -> list[tuple[int, Any]]:
     """Operations and the loops around them; the metadata come from the compiler or, with lists, from its cache."""
     x = torch.zeros(4096, device="xpu")
@@ -67,6 +76,12 @@ def test_loops_to_arguments_are_named_by_argument_and_step(xpu):
     assert set(work) == {(), (rows,), (rows, n)}
     assert 3 * 64 <= work[(rows,)] < 3 * 64 + 64, "three rounds of one multiplication, and little else"
     assert 64 * 5 <= work[(rows, n)] <= 64 * 20
+
+
+def test_a_loop_over_a_part_goes_round_as_often_as_the_part_is_long(xpu):
+    work = {loops: operations for operations, loops in work_of(part_kernel, 999, 50)}
+    down = (3, 1)
+    assert set(work) == {(), (down,)} and 5 <= work[(down,)] <= 20
 
 
 @pytest.mark.parametrize("kernel", [until_kernel, shifted_kernel])
