@@ -191,7 +191,7 @@ typedef struct ax_driver {
   ax_status (*kernel_destroy)(ax_kernel* kernel);
   /* `groups` work-groups of `local` work-items in each of three dimensions, x first. Arguments are copied.
    * `work` estimates what all of them do together, in simple operations on one element; 0 is unknown. A driver may
-   * run what is little before the call returns, where nothing before it in the queue is left to do. */
+   * run what it knows to end soon before the call returns, where nothing before it in the queue is left to do. */
   ax_status (*launch)(ax_queue* queue, ax_kernel* kernel, const uint32_t groups[3], const uint32_t local[3],
                       const ax_arg* args, uint32_t arg_count, uint64_t work);
 

@@ -383,8 +383,13 @@ std::string description() {
   std::string text = "sycl " + std::to_string(__LIBSYCL_MAJOR_VERSION) + "." + std::to_string(__LIBSYCL_MINOR_VERSION);
   if (devices().empty()) return text;
   const Device& first = *devices().front();
-  return text + (first.is_cpu() ? ", opencl-cpu " : ", level-zero ") +
-         first.device.get_info<sycl::info::device::driver_version>();
+  text += (first.is_cpu() ? ", opencl-cpu " : ", level-zero ") +
+          first.device.get_info<sycl::info::device::driver_version>();
+  if (!first.is_cpu()) return text;
+  cl_device_id native = sycl::get_native<sycl::backend::opencl>(first.device);
+  const bool served = Entry::serves(native);
+  clReleaseDevice(native);
+  return text + (served ? ", whose kernels are called" : ", whose kernels go through its runtime");
 }
 
 ax_status open(int wanted) {

@@ -148,8 +148,7 @@ void run_part(void* data, uint64_t first, uint64_t last) {
 
 std::optional<Entry> Entry::of(cl_program program, cl_kernel kernel, cl_device_id device) {
 #if defined(__x86_64__)
-  static const bool asked_for = is_asked_for();
-  if (!asked_for || !is_known(device)) return std::nullopt;
+  if (!serves(device)) return std::nullopt;
   using Find = cl_int (*)(cl_device_id, cl_program, const char*, cl_ulong*);
   cl_platform_id platform = nullptr;
   clGetDeviceInfo(device, CL_DEVICE_PLATFORM, sizeof(platform), &platform, nullptr);
@@ -167,6 +166,15 @@ std::optional<Entry> Entry::of(cl_program program, cl_kernel kernel, cl_device_i
   return Entry(reinterpret_cast<Code>(address));
 #else
   return std::nullopt;
+#endif
+}
+
+bool Entry::serves(cl_device_id device) {
+#if defined(__x86_64__)
+  static const bool asked_for = is_asked_for();
+  return asked_for && is_known(device);
+#else
+  return false;
 #endif
 }
 

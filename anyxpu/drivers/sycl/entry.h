@@ -23,6 +23,8 @@ class Entry {
   // much memory of its own, or nothing says that its work-items lie along the first dimension.
   static std::optional<Entry> of(cl_program program, cl_kernel kernel, cl_device_id device);
 
+  // Whether kernels are called so at all: the runtime's release is a known one, and nobody said otherwise.
+  static bool serves(cl_device_id device);
   // Whether it can be called so: with few arguments, no work-group's own memory among them, and groups of one
   // dimension.
   static bool takes(const uint32_t local[3], const ax_arg* args, uint32_t count);
