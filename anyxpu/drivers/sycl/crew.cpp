@@ -37,30 +37,36 @@ unsigned cores() {
   return static_cast<unsigned>(std::max(count, 1));
 }
 
-// What of a share is still to be done; a cache line each, as every thread writes its own.
-struct alignas(64) Share {
+// Of one thread: what of its share is still to be done, and the job that it was called to last. A cache line each, as
+// every thread writes its own.
+struct alignas(64) Member {
   std::atomic<uint64_t> next{0};
   uint64_t end = 0;
+  alignas(64) std::atomic<uint64_t> called{0};
 };
 
 class Threads {
  public:
-  explicit Threads(unsigned members) : members_(members), shares_(std::make_unique<Share[]>(members)) {
-    for (unsigned m = 1; m < members; ++m) std::thread([this, m] { work(m); }).detach();
+  explicit Threads(unsigned most) : most_(most), members_(std::make_unique<Member[]>(most)) {
+    for (unsigned m = 1; m < most; ++m) std::thread([this, m] { work(m); }).detach();
   }
 
-  bool run(uint64_t count, Crew::Part part, void* job) {
+  bool run(uint64_t count, uint64_t wanted, Crew::Part part, void* job) {
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock.owns_lock()) return false;
-    for (unsigned m = 0; m < members_; ++m) {
-      shares_[m].next.store(count * m / members_, std::memory_order_relaxed);
-      shares_[m].end = count * (m + 1) / members_;
+    sharing_ = static_cast<unsigned>(std::clamp<uint64_t>(std::min(count, wanted), 1, most_));
+    for (unsigned m = 0; m < sharing_; ++m) {
+      members_[m].next.store(count * m / sharing_, std::memory_order_relaxed);
+      members_[m].end = count * (m + 1) / sharing_;
     }
-    piece_ = std::max<uint64_t>(1, count / members_ / kPieces);
+    piece_ = std::max<uint64_t>(1, count / sharing_ / kPieces);
     part_ = part;
     job_ = job;
-    state_.fetch_add(1);  // open
-    state_.notify_all();
+    const uint64_t number = state_.fetch_add(1) + 1;  // open
+    for (unsigned m = 1; m < sharing_; ++m) {
+      members_[m].called.store(number);
+      members_[m].called.notify_one();
+    }
     take(0);
     state_.fetch_add(1);  // closed: who comes now finds nothing
     while (inside_.load() != 0) pause_a_little();
@@ -70,8 +76,8 @@ class Threads {
  private:
   // Own pieces first, then those that the others have not begun.
   void take(unsigned me) {
-    for (unsigned i = 0; i < members_; ++i) {
-      Share& share = shares_[(me + i) % members_];
+    for (unsigned i = 0; i < sharing_; ++i) {
+      Member& share = members_[(me + i) % sharing_];
       for (;;) {
         const uint64_t first = share.next.fetch_add(piece_, std::memory_order_relaxed);
         if (first >= share.end) break;
@@ -83,35 +89,33 @@ class Threads {
   [[noreturn]] void work(unsigned me) {
     pthread_setname_np(pthread_self(), "anyxpu-crew");
     for (uint64_t seen = 0;;) {
-      const uint64_t state = wait_for_other_than(seen);
-      seen = state;
-      if (state % 2 == 0) continue;
-      // Whoever closes a job looks at `inside_` after that: either it waits for this thread, or this one sees it
-      // closed.
+      seen = wait_for_other_than(members_[me].called, seen);
+      // Whoever closes a job looks at `inside_` after that: either it waits for this thread, or this sees it closed.
       inside_.fetch_add(1);
-      if (state_.load() == state) take(me);
+      if (state_.load() == seen) take(me);
       inside_.fetch_sub(1);
     }
   }
 
-  uint64_t wait_for_other_than(uint64_t seen) {
+  static uint64_t wait_for_other_than(const std::atomic<uint64_t>& called, uint64_t seen) {
     const auto until = std::chrono::steady_clock::now() + kLookOut;
     do {
       for (int i = 0; i < kLooks; ++i) {
-        if (const uint64_t state = state_.load(); state != seen) return state;
+        if (const uint64_t now = called.load(); now != seen) return now;
         pause_a_little();
       }
       sched_yield();
     } while (std::chrono::steady_clock::now() < until);
-    state_.wait(seen);
-    return state_.load();
+    called.wait(seen);
+    return called.load();
   }
 
-  const unsigned members_;
-  const std::unique_ptr<Share[]> shares_;
+  const unsigned most_;
+  const std::unique_ptr<Member[]> members_;
   std::mutex mutex_;                            // of who has the crew
   alignas(64) std::atomic<uint64_t> state_{0};  // odd: there is a job
   alignas(64) std::atomic<unsigned> inside_{0};
+  unsigned sharing_ = 1;  // of this job: the first so many members
   uint64_t piece_ = 1;
   Crew::Part part_ = nullptr;
   void* job_ = nullptr;
@@ -141,7 +145,7 @@ bool together(Memory memory) {
   if (memory.bytes <= kFew) return false;
   const bool apart =
       memory.from == nullptr || memory.to + memory.bytes <= memory.from || memory.from + memory.bytes <= memory.to;
-  return apart && Crew::run((memory.bytes + kBlock - 1) / kBlock, memory_part, &memory);
+  return apart && Crew::run((memory.bytes + kBlock - 1) / kBlock, memory.bytes / (kFew / 2), memory_part, &memory);
 }
 
 }  // namespace
@@ -155,9 +159,9 @@ void Crew::set(void* to, uint8_t byte, uint64_t bytes) {
   if (!together({static_cast<std::byte*>(to), nullptr, bytes, byte})) std::memset(to, byte, bytes);
 }
 
-bool Crew::run(uint64_t count, Part part, void* job) {
+bool Crew::run(uint64_t count, uint64_t wanted, Part part, void* job) {
   static auto* threads = new Threads(cores());  // never freed: its threads never end
-  return threads->run(count, part, job);
+  return threads->run(count, wanted, part, job);
 }
 
 }  // namespace anyxpu::sycl_driver

@@ -13,9 +13,9 @@ class Crew {
   // Groups from `first` up to `last`, counted through.
   using Part = void (*)(void* job, uint64_t first, uint64_t last);
 
-  // Has `part` called for all of `count` groups, by several threads, and returns when all are done. False where another
-  // thread has the crew: nothing has happened.
-  static bool run(uint64_t count, Part part, void* job);
+  // Has `part` called for all of `count` groups, by `wanted` threads if there are so many, and returns when all are
+  // done. False where another thread has the crew: nothing has happened.
+  static bool run(uint64_t count, uint64_t wanted, Part part, void* job);
   // std::memmove() and std::memset() by them, where the bytes are many; by this thread alone else.
   static void move(void* to, const void* from, uint64_t bytes);
   static void set(void* to, uint8_t byte, uint64_t bytes);

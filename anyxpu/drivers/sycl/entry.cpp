@@ -189,7 +189,7 @@ bool Entry::takes(const uint32_t local[3], const ax_arg* args, uint32_t count) {
 }
 
 bool Entry::run(const uint32_t groups[3], const uint32_t local[3], const ax_arg* args, uint32_t count,
-                const char* label, bool together) const {
+                const char* label, uint64_t amount) const {
   alignas(64) std::byte block[kMostBytes + sizeof(WorkDescription)];
   size_t at = 0;
   for (uint32_t i = 0; i < count; ++i) {
@@ -208,7 +208,7 @@ bool Entry::run(const uint32_t groups[3], const uint32_t local[3], const ax_arg*
   std::memcpy(block + aligned(at, sizeof(size_t)), &work, sizeof(work));
   Job job{code_, block, {groups[0], groups[1]}, label};
   const uint64_t all = uint64_t{groups[0]} * groups[1] * groups[2];
-  if (together) return Crew::run(all, run_part, &job);
+  if (all > 1 && amount > kLittleWork) return Crew::run(all, amount / (kLittleWork / 2), run_part, &job);
   run_part(&job, 0, all);
   return true;
 }

@@ -28,15 +28,13 @@ class Entry {
   // Whether it can be called so: with few arguments, no work-group's own memory among them, and groups of one
   // dimension.
   static bool takes(const uint32_t local[3], const ax_arg* args, uint32_t count);
-  // Runs the kernel to its end: in this thread, or in this and others; false where those are busy, and nothing
-  // happened.
+  // Runs the kernel, of so much work, to its end: in this thread, or in this and others; false where those are busy,
+  // and nothing happened.
   bool run(const uint32_t groups[3], const uint32_t local[3], const ax_arg* args, uint32_t count, const char* label,
-           bool together) const;
+           uint64_t work) const;
 
   // Whether work of this size is the calling thread's, alone or with others: not what it would wait for long.
   static bool suits(uint64_t work) { return work != 0 && work <= kMostWork; }
-  // Whether it is worth more threads than one.
-  static bool is_for_several(uint64_t work) { return work > kLittleWork; }
 
  private:
   // As ax_driver::launch counts work: some 8 microseconds and 20 milliseconds of one core.

@@ -72,10 +72,8 @@ void check_launch(const ax_kernel& kernel, const uint32_t local[3], uint32_t arg
 bool run_here(const ax_kernel& kernel, const uint32_t groups[3], const uint32_t local[3], const ax_arg* args,
               uint32_t arg_count, uint64_t work, ax_event* timed) {
   const uint64_t began = timed == nullptr ? 0 : steady_now();
-  const bool several = groups[0] > 1 || groups[1] > 1 || groups[2] > 1;
   if (kernel.entry && Entry::takes(local, args, arg_count)) {
-    if (!kernel.entry->run(groups, local, args, arg_count, kernel.label, several && Entry::is_for_several(work)))
-      return false;
+    if (!kernel.entry->run(groups, local, args, arg_count, kernel.label, work)) return false;
   } else {
     const RunningHere running(kernel.label);
     if (!InPlace::suits(work) || !kernel.in_place->run(kernel.direct.get(), groups, local, args, arg_count))
