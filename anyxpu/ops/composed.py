@@ -128,7 +128,7 @@ def nan_to_num(x: Tensor, nan: float | None = None, posinf: float | None = None,
     ends = torch.finfo(x.dtype)
     made = torch.where(torch.isnan(x), nan or 0.0, x)
     if posinf is None and neginf is None:
-        return made.clamp_(ends.min, ends.max)
+        return made.clamp_(ends.min, ends.max).to(x.dtype)
     made = torch.where(torch.isposinf(made), ends.max if posinf is None else posinf, made)
     return torch.where(torch.isneginf(made), ends.min if neginf is None else neginf, made).to(x.dtype)
 
