@@ -282,14 +282,15 @@ void wait_for_queue(ax_queue* queue, c10::DeviceIndex device, const char* what, 
   QueueRecord& record = record_of(queue);
   const void* launcher = record.by.load(std::memory_order_relaxed);
   std::shared_ptr<PooledEvent> mark;
+  const bool by_another = launcher != nullptr && launcher != this_thread();
+  uint64_t waited_for = record.enqueued.load(std::memory_order_relaxed);
   // Where the launching threads did it all themselves, there is nothing to wait for.
-  const bool idle = driver().queue_query(queue) == AX_OK;
+  const bool idle = (by_another || waited_for >= kLong) && driver().queue_query(queue) == AX_OK;
   // A queue's own wait goes on while another thread gives it work; that for an event ends with what is there now.
-  if (!idle && launcher != nullptr && launcher != this_thread()) mark = std::make_shared<PooledEvent>(queue, device);
+  if (by_another && !idle) mark = std::make_shared<PooledEvent>(queue, device);
   auto work = [queue, mark, touched = std::move(touched)] {
     return mark != nullptr ? mark->synchronize() : driver().queue_synchronize(queue);
   };
-  uint64_t waited_for = record.enqueued.load(std::memory_order_relaxed);
   std::optional<Help> help;
   if (mark != nullptr) help.emplace(record);
   if (idle || waited_for < kLong || !in_pythons_main_thread())

@@ -31,24 +31,38 @@ void pause_a_little() {
 #endif
 }
 
-unsigned cores() {
+// A thread that is woken is put on the core of the one that wakes it, and waits there while that one works: of few
+// cores, the system sees it only after milliseconds.
+constexpr int kFewCores = 8;
+
+cpu_set_t allowed_cores() {
   cpu_set_t allowed;
-  const int count = sched_getaffinity(0, sizeof(allowed), &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
-  return static_cast<unsigned>(std::max(count, 1));
+  CPU_ZERO(&allowed);
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) CPU_SET(0, &allowed);
+  return allowed;
 }
 
 // Of one thread: what of its share is still to be done, and the job that it was called to last. A cache line each, as
 // every thread writes its own.
 struct alignas(64) Member {
   std::atomic<uint64_t> next{0};
-  uint64_t end = 0;
+  uint64_t begin = 0, end = 0;
   alignas(64) std::atomic<uint64_t> called{0};
+  pthread_t thread{};
+  int avoids = -1;  // the core that it keeps off
 };
 
 class Threads {
  public:
-  explicit Threads(unsigned most) : most_(most), members_(std::make_unique<Member[]>(most)) {
-    for (unsigned m = 1; m < most; ++m) std::thread([this, m] { work(m); }).detach();
+  explicit Threads(const cpu_set_t& cores)
+      : cores_(cores),
+        most_(static_cast<unsigned>(std::max(CPU_COUNT(&cores), 1))),
+        members_(std::make_unique<Member[]>(most_)) {
+    for (unsigned m = 1; m < most_; ++m) {
+      std::thread thread([this, m] { work(m); });
+      members_[m].thread = thread.native_handle();
+      thread.detach();
+    }
   }
 
   bool run(uint64_t count, uint64_t wanted, Crew::Part part, void* job) {
@@ -56,12 +70,15 @@ class Threads {
     if (!lock.owns_lock()) return false;
     sharing_ = static_cast<unsigned>(std::clamp<uint64_t>(std::min(count, wanted), 1, most_));
     for (unsigned m = 0; m < sharing_; ++m) {
-      members_[m].next.store(count * m / sharing_, std::memory_order_relaxed);
+      members_[m].begin = count * m / sharing_;
       members_[m].end = count * (m + 1) / sharing_;
+      members_[m].next.store(members_[m].begin, std::memory_order_relaxed);
     }
+    if (most_ <= kFewCores) keep_off(sched_getcpu());
     piece_ = std::max<uint64_t>(1, count / sharing_ / kPieces);
     part_ = part;
     job_ = job;
+    backwards_ = !backwards_;
     const uint64_t number = state_.fetch_add(1) + 1;  // open
     for (unsigned m = 1; m < sharing_; ++m) {
       members_[m].called.store(number);
@@ -74,6 +91,16 @@ class Threads {
   }
 
  private:
+  void keep_off(int core) {
+    for (unsigned m = 1; m < sharing_; ++m) {
+      if (core < 0 || members_[m].avoids == core || !CPU_ISSET(core, &cores_)) continue;
+      cpu_set_t others = cores_;
+      CPU_CLR(core, &others);
+      pthread_setaffinity_np(members_[m].thread, sizeof(others), &others);
+      members_[m].avoids = core;
+    }
+  }
+
   // Own pieces first, then those that the others have not begun.
   void take(unsigned me) {
     for (unsigned i = 0; i < sharing_; ++i) {
@@ -81,7 +108,12 @@ class Threads {
       for (;;) {
         const uint64_t first = share.next.fetch_add(piece_, std::memory_order_relaxed);
         if (first >= share.end) break;
-        part_(job_, first, std::min(first + piece_, share.end));
+        const uint64_t last = std::min(first + piece_, share.end);
+        if (backwards_) {
+          part_(job_, share.begin + (share.end - last), share.begin + (share.end - first));
+        } else {
+          part_(job_, first, last);
+        }
       }
     }
   }
@@ -110,12 +142,15 @@ class Threads {
     return called.load();
   }
 
+  const cpu_set_t cores_;
   const unsigned most_;
   const std::unique_ptr<Member[]> members_;
   std::mutex mutex_;                            // of who has the crew
   alignas(64) std::atomic<uint64_t> state_{0};  // odd: there is a job
   alignas(64) std::atomic<unsigned> inside_{0};
   unsigned sharing_ = 1;  // of this job: the first so many members
+  // Every other job is done from its end on: of what does not fit a cache, that begins with what is still there.
+  bool backwards_ = false;
   uint64_t piece_ = 1;
   Crew::Part part_ = nullptr;
   void* job_ = nullptr;
@@ -160,7 +195,7 @@ void Crew::set(void* to, uint8_t byte, uint64_t bytes) {
 }
 
 bool Crew::run(uint64_t count, uint64_t wanted, Part part, void* job) {
-  static auto* threads = new Threads(cores());  // never freed: its threads never end
+  static auto* threads = new Threads(allowed_cores());  // never freed: its threads never end
   return threads->run(count, wanted, part, job);
 }
 
