@@ -187,6 +187,9 @@ def channels_last_strides(shape: Sequence[int]) -> tuple[int, ...]:
     return (permuted[0], permuted[-1], *permuted[1:-1])
 
 
+_FEW_CHANNELS = 16  # as of pictures
+
+
 class Step:
     """One primitive of a convolution with the reorders around it.
 
@@ -327,20 +330,26 @@ class Builder:
         return MemoryDesc.any(shape, self.problem.dtype)
 
     def _likes_blocks(self) -> bool:
-        return not self.problem.channels_last and lib().properties(self.problem.device.index).type == "cpu"
+        """Whether reordering counts for more than the convolution itself: on a CPU, where channels come last neither
+        before nor behind it, and an element of the result is made of few."""
+        p = self.problem
+        if p.channels_last or p.geometry.transposed or lib().properties(p.device.index).type != "cpu":
+            return False
+        return p.geometry.groups > 1 or p.source[1] < _FEW_CHANNELS or math.prod(p.weight[2:]) == 1
 
     @staticmethod
-    def _for_planes(forward_of: Callable[[Prop], PrimitiveDesc]) -> PrimitiveDesc | None:
-        """For training, and free to choose, oneDNN takes channels in blocks on a CPU; for inference the fastest.
+    def _in_blocks(forward_of: Callable[[Prop], PrimitiveDesc]) -> PrimitiveDesc | None:
+        """What oneDNN chooses for training: channels in blocks, where for inference it has them last on a CPU.
 
-        To reorder planes into the former costs a quarter: convolutions of one channel each are 2 to 3 times as fast so,
-        those of 1 x 1 up to 1.8 times (AVX2), and larger ones differ by less than the noise. So does ATen's CPU.
+        Planes are reordered into blocks in a fraction of the time. With AVX2, where each channel is by itself a whole
+        call is 2 to 3 times as fast so, of 1 x 1 1.3 to 1.8 times, of 3 channels 1.6 times; of 3 x 3 and 512 channels
+        0.8 times, so that such are not asked for.
         """
         try:
             found = forward_of(Prop.FORWARD_TRAINING)
         except capi.Unavailable:
             return None
-        return None if found.implementation().split(":")[0] == "ref" else found
+        return None if found.is_reference() else found
 
     def _describe(self, direction: str, attributes: int) -> PrimitiveDesc:
         p, geometry = self.problem, self.problem.geometry
@@ -359,9 +368,8 @@ class Builder:
             return PrimitiveDesc(f"{kind}_forward", *given, what=what)
 
         if direction == FORWARD:
-            return (self._for_planes(forward_of) if self._likes_blocks() else None) or forward_of(
-                Prop.FORWARD_INFERENCE
-            )
+            found = self._in_blocks(forward_of) if self._likes_blocks() else None
+            return found or forward_of(Prop.FORWARD_INFERENCE)
         forward = forward_of(Prop.FORWARD_TRAINING)
         if direction == BACKWARD_DATA:
             operands = (source.handle, weight.handle, result.handle)

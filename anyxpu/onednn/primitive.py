@@ -193,6 +193,10 @@ class Attributes:
         return attributes
 
 
+def _is_reference(implementation: str) -> bool:
+    return "ref" in implementation.split(":")
+
+
 class PrimitiveDesc:
     """A primitive chosen for given operands; owns a dnnl_primitive_desc_t."""
 
@@ -205,6 +209,10 @@ class PrimitiveDesc:
         text = ctypes.c_char_p()
         capi.call("primitive_desc_query", self.handle, Query.IMPL_INFO_STR, 0, ctypes.byref(text), what=self.what)
         return (text.value or b"").decode()
+
+    def is_reference(self) -> bool:
+        """Whether it is one of oneDNN's slow ones (``ref:any``, ``ocl:ref:any`` on a GPU), which are for all cases."""
+        return _is_reference(self.implementation())
 
     def operand(self, arg: Arg) -> MemoryDesc:
         """The layout the primitive wants of one operand."""
@@ -268,8 +276,8 @@ class Executable:
 
     @property
     def is_reference(self) -> bool:
-        """Whether it is one of oneDNN's slow ones (``ref:any``, ``ocl:ref:any`` on a GPU), which are for all cases."""
-        return "ref" in self.implementation.split(":")
+        """As :meth:`PrimitiveDesc.is_reference`."""
+        return _is_reference(self.implementation)
 
     def layout(self, arg: Arg) -> MemoryDesc:
         """The layout one operand must have."""

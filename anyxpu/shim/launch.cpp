@@ -316,9 +316,11 @@ struct Plan {
   uint64_t reads = 0;            // arguments that it only reads through, as note_reads has them
 };
 
-constexpr uint64_t kWorthTheGil = 2'000'000;  // operations
-// More than any driver finds little; sums and products stop here.
+// More than any driver does before a launch returns; sums and products stop here.
 constexpr uint64_t kMuchWork = uint64_t{1} << 30;
+
+// So many operations take a driver long enough, where it does them itself, for other threads to have the GIL meanwhile.
+constexpr uint64_t kWorthTheGil = 2'000'000;
 
 using Args = c10::SmallVector<ax_arg, 32>;
 
@@ -469,11 +471,9 @@ PyObject* call(Launcher* self, PyObject* const* args, Py_ssize_t count) {
   auto* const enqueued = reinterpret_cast<ax_queue*>(queue);
   const Kernel& kernel = *self->kernel;
   const uint64_t operations = work_of(plan.work, groups, out);
-  // A launch only enqueues, or does little itself: to give the GIL up would cost as much. Other threads may have it
-  // while the driver does more.
-  PyThreadState* state = nullptr;
-  const py::object kept = py::reinterpret_borrow<py::object>(self->kernel_object);
-  if (operations >= kWorthTheGil) state = PyEval_SaveThread();
+  // To give the GIL up costs as much as a launch that only enqueues, or does little.
+  const py::object kept = py::reinterpret_borrow<py::object>(self->kernel_object);  // which another thread may replace
+  PyThreadState* const state = operations >= kWorthTheGil ? PyEval_SaveThread() : nullptr;
   const ax_status status = driver().launch(enqueued, kernel.handle, groups, plan.local, out.data(),
                                            static_cast<uint32_t>(out.size()), operations);
   if (state != nullptr) PyEval_RestoreThread(state);
@@ -583,7 +583,7 @@ constexpr const char* kLauncherDoc =
     "makes_addresses=False, reads=())\n\n"
     "Calls a kernel: launcher(grid_x, grid_y, grid_z, queue_handle, kernel, *args) enqueues grid work-groups of "
     "`local`\n"
-    "work-items each and returns None before they have run.\n\n"
+    "work-items each and returns None, before they have run or (what a CPU device does soon) after that.\n\n"
     "Args:\n"
     "    arg_types: one type per element of args, in Triton's names: '*...' for a pointer (a torch.Tensor on xpu or\n"
     "        pinned, an int address, None, or an object with data_ptr()), 'i1', 'i8'..'i64', 'u8'..'u64', 'fp16', "

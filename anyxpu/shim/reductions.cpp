@@ -79,7 +79,8 @@ Tile row_tile(c10::DeviceIndex device, int64_t n, int64_t most) {
 // The same for sums (`adds`) of `a` rows, or for what is not a sum: on a CPU four rows side by side, in two registers
 // each, which do not wait for each other. Measured, over one row in 256 lanes: with AVX-512 0.9 of the speed to 1.2 of
 // it for rows of 1,024 and more, 1.5 to 2 times for shorter ones; with AVX2 1.3 to 6.5 times for 32 to 512 numbers, and
-// of the largest number to 3.5 times beyond, where its 256 lanes do not stay in registers; sums of more are slower.
+// of the largest number to 3.5 times beyond, where its 256 lanes do not stay in registers; sums of more are slower, and
+// have one row in as many registers.
 Tile summed_row_tile(c10::DeviceIndex device, int64_t a, int64_t n, bool adds) {
   constexpr int64_t kSideBySide = 4, kLongVector = 16, kLongRow = 1024;
   if (!on_cpu(device)) return row_tile(device, n, 2048);
@@ -406,14 +407,13 @@ bool softmax_call(const Served& served, const c10::FunctionSchema& schema, at::A
   const bool columns = b >= kColumns;
   const auto moved = [&](const Tensor& t) { return (b == 1 || columns ? t : t.transpose(dim, -1)).contiguous(); };
   const Tensor x = moved(first), y = backward ? moved(given[1].toTensor()) : Tensor();
-  constexpr int64_t kOnCpu = 256;
   constexpr int64_t kOnce = 1024;  // numbers of a row that are read once
   const bool one = n <= kOnce;
   // The online form asks for an exponential thrice for a number that lies in a CPU's cache.
   const int64_t reads = one ? 1 : on_cpu(device) && !backward ? 3 : 2;
   const Tile tile = !columns         ? row_tile(device, n,
                                                 one              ? kOnce
-                                                : on_cpu(device) ? kOnCpu
+                                                : on_cpu(device) ? 256
                                                                  : 2048)
                     : on_cpu(device) ? Tile{1, 32}
                                      : Tile{16, 64};

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #if defined(__x86_64__)
@@ -55,13 +56,14 @@ struct alignas(64) Member {
 class Threads {
  public:
   explicit Threads(const cpu_set_t& cores)
-      : cores_(cores),
-        most_(static_cast<unsigned>(std::max(CPU_COUNT(&cores), 1))),
-        members_(std::make_unique<Member[]>(most_)) {
-    for (unsigned m = 1; m < most_; ++m) {
-      std::thread thread([this, m] { work(m); });
-      members_[m].thread = thread.native_handle();
-      thread.detach();
+      : cores_(cores), members_(std::make_unique<Member[]>(static_cast<size_t>(std::max(CPU_COUNT(&cores), 1)))) {
+    try {
+      for (; static_cast<int>(most_) < CPU_COUNT(&cores); ++most_) {
+        std::thread thread([this, m = most_] { work(m); });
+        members_[most_].thread = thread.native_handle();
+        thread.detach();
+      }
+    } catch (const std::system_error&) {  // the system gives no more threads: those that there are do the work
     }
   }
 
@@ -143,7 +145,7 @@ class Threads {
   }
 
   const cpu_set_t cores_;
-  const unsigned most_;
+  unsigned most_ = 1;  // the launching thread among them
   const std::unique_ptr<Member[]> members_;
   std::mutex mutex_;                            // of who has the crew
   alignas(64) std::atomic<uint64_t> state_{0};  // odd: there is a job
