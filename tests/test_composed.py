@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import numpy
 import pytest
@@ -267,6 +268,51 @@ def test_what_bags_keep_for_their_gradients(mode):
     near(kept[3], largest if mode == 2 else torch.empty(0, dtype=torch.int64))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("last", [False, True], ids=["ends with the indices", "ends are said"])
+def test_bags_of_many_widths(mode, dtype, last):
+    for width, bags, of in ((1, 1, torch.int64), (7, 3, torch.int32), (65, 50, torch.int64), (130, 2, torch.int64)):
+        table = torch.randn(20, width).to(dtype)
+        table[3] = float("nan") if mode == "max" else 1e4
+        n = 4 * bags
+        offsets = torch.cat([torch.zeros(1), torch.randint(0, n + 1, (bags - 1,)).sort()[0], torch.tensor([n])])
+        offsets = (offsets if last else offsets[:-1]).to(of)
+        indices = torch.randint(0, 20, (n,)).to(of)
+
+        def of_device(device):
+            return F.embedding_bag(
+                indices.to(device), table.to(device) if device == "xpu" else table.double(), offsets.to(device),  # noqa: B023
+                mode=mode, include_last_offset=last, padding_idx=3 if mode != "max" else None,
+            )  # fmt: skip
+
+        want = of_device("cpu").to(dtype)
+        if mode == "max":  # ATen's CPU takes NaN for smaller than what it meets first: that it is the largest is CUDA's
+            members = indices.long().tensor_split(offsets[1 : bags if last else None].long())
+            want = torch.stack([table[m].amax(0) if len(m) else torch.zeros(width, dtype=dtype) for m in members])
+        near(of_device("xpu"), want, {torch.float32: 1e-5, torch.float16: 2e-3}.get(dtype, 1e-12))
+
+
+@pytest.mark.parametrize(
+    ("offsets", "index", "words"),
+    [
+        ([0, 4, 2], 0, "offsets begin with 0"),
+        ([1, 2, 3], 0, "offsets begin with 0"),
+        ([0, 2, 7], 0, "offsets begin with 0"),
+        ([0, 1, 2], 5, "embedding_bag: an index is out of range"),
+        ([0, 1, 2], -1, "embedding_bag: an index is out of range"),
+    ],
+)
+def test_bags_that_do_not_fit_are_said_at_the_next_wait_and_the_device_goes_on(offsets, index, words):
+    if simulate.active():
+        pytest.skip("no kernel looks at an index on a simulated GPU")
+    table, indices = torch.randn(5, 6, device="xpu"), torch.tensor([0, 1, 2, index, 4, 1], device="xpu")
+    with pytest.raises(torch.AcceleratorError, match=words):
+        F.embedding_bag(indices, table, torch.tensor(offsets, device="xpu"), mode="sum")
+        torch.xpu.synchronize()
+    near(F.embedding_bag(indices[:2].view(1, 2), table, mode="sum"), table.cpu()[:2].sum(0, keepdim=True), 1e-6)
+
+
 @pytest.mark.parametrize("name", ["embedding_bag", "_embedding_bag", "_embedding_bag_forward_only"])
 def test_bags_of_a_matrix_of_indices_are_refused(name):
     """ATen's kernels read and write beyond the ends of such."""
@@ -399,6 +445,80 @@ def test_cross_products(dtype):
     near(torch.cross(a.to("xpu"), a.flip(0).to("xpu"), dim=-2), torch.cross(a, a.flip(0), dim=-2), bound * 5)
     out = torch.empty(5, 3, 4, dtype=dtype, device="xpu").transpose(0, 2)
     near(torch.linalg.cross(a.to("xpu"), b.to("xpu"), dim=1, out=out), torch.linalg.cross(a, b, dim=1), bound * 5)
+    a, b = (torch.randn(333, 3) * 5).to(dtype), (torch.randn(333, 3) * 5).to(dtype)
+    near(torch.linalg.cross(a.to("xpu"), b.to("xpu")), torch.linalg.cross(a, b), bound * 5)
+    near(
+        torch.linalg.cross(a.t().to("xpu"), b.t().to("xpu"), dim=0), torch.linalg.cross(a.t(), b.t(), dim=0), bound * 5
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool, torch.complex64, torch.complex128], ids=str)
+def test_what_is_rolled(dtype):
+    for shape in ((1,), (300,), (3, 70), (2, 3, 9), (2, 5, 1, 130), (2, 3, 4, 5)):
+        x = (torch.randn(shape) * 3).to(dtype)
+        for _ in range(4):
+            dims = [random.randrange(-len(shape), len(shape)) for _ in range(random.randint(0, 4))]
+            shifts = [random.randint(-400, 400) for _ in dims or (0,)]
+            lying = x.transpose(0, -1)
+            near(x.to("xpu").roll(shifts, dims), x.roll(shifts, dims))
+            near(lying.to("xpu").roll(shifts, dims), lying.roll(shifts, dims))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool, torch.bfloat16], ids=str)
+def test_elements_put_where_a_mask_is_true(dtype):
+    for shape, of_mask in (
+        ((1,), (1,)),
+        ((70,), (70,)),
+        ((4, 300), (300,)),
+        ((4, 300), (4, 1)),
+        ((200, 190), (200, 190)),
+    ):
+        x, source = ((torch.randn(n) * 3).to(dtype) for n in (shape, 40_000))
+        mask = torch.rand(of_mask) < 0.4
+        want = x.masked_scatter(mask, source)
+        near(x.to("xpu").masked_scatter(mask.to("xpu"), source.to("xpu")), want)
+        turned = torch.empty_strided(shape, tuple(reversed(x.T.contiguous().stride())), dtype=dtype, device="xpu")
+        near(turned.copy_(x).masked_scatter_(mask.to("xpu"), source.to("xpu")), want)
+    if simulate.active():
+        return  # a count is nothing there
+    few = torch.ones(3, device="xpu")
+    with pytest.raises(RuntimeError, match="umber of elements of source < number of ones in mask"):
+        torch.zeros(4, device="xpu").masked_scatter_(torch.ones(4, dtype=torch.bool, device="xpu"), few)
+    anyxpu.ops.reset_counters()
+
+
+@pytest.mark.parametrize("name", ["cummax", "cummin"])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.float16, torch.int64, torch.uint8, torch.bool], ids=str
+)
+def test_largest_and_smallest_so_far(name, dtype):
+    for shape in ((1,), (5,), (70, 3), (3, 64), (2, 3, 300), (9, 1000)):
+        x = (torch.randn(shape) * 5).to(dtype)  # integers come several times
+        if dtype.is_floating_point and x.numel() > 8:
+            x.view(-1)[x.numel() // 2] = float("nan")
+        for dim in range(x.dim()):
+            got, want = getattr(x.to("xpu"), name)(dim), getattr(x, name)(dim)
+            near(got[0], want[0])
+            near(got[1], want[1])
+
+
+def test_the_inverse_of_erf_at_every_size():
+    x = torch.cat(
+        [
+            torch.rand(20_000) * 2 - 1,
+            1 - 2.0 ** -torch.arange(1, 25),
+            torch.randn(2000) * 1e-3,
+            torch.tensor([1e-30, 0.0]),
+        ]
+    )
+    want = torch.erfinv(x.double())
+    got = torch.erfinv(x.to("xpu"))
+    near(
+        torch.erfinv(torch.tensor([1.0, -1, 1.5, torch.nan], device="xpu")),
+        torch.tensor([torch.inf, -torch.inf, torch.nan, torch.nan]),
+    )
+    if not simulate.active():
+        assert float(((got.cpu().double() - want).abs() / want.abs().clamp_min(1e-38)).max()) < 4 * 2.0**-24
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

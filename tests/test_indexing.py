@@ -44,7 +44,7 @@ def numbers(shape, dtype):
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("lying", ["contiguous", "transposed", "sliced"])
 def test_rows_and_elements_by_an_index(dtype, lying):
-    for shape in ((7,), (5, 300), (3, 4, 2, 5), (4, 1, 6)):
+    for shape in ((7,), (700,), (5, 300), (3, 4, 2, 5), (4, 1, 6)):
         base = numbers((*shape[:-1], shape[-1] * 2), dtype)
         x = base[..., ::2] if lying == "sliced" else base[..., : shape[-1]].contiguous()
         if lying == "transposed":
@@ -252,6 +252,10 @@ def test_an_index_out_of_range_is_said_at_the_next_wait_and_the_device_goes_on()
     for call, words in (
         (lambda: x.index_select(0, torch.tensor([3], device=DEVICE)), "index_select: an index is out of range"),
         (lambda: x.gather(1, torch.tensor([[-1]], device=DEVICE)), "gather: an index is out of range"),
+        (lambda: x.index_select(1, torch.tensor([4, 0], device=DEVICE)), "index_select: an index is out of range"),
+        (lambda: x[0].index_select(0, torch.tensor([-1], device=DEVICE)), "index_select: an index is out of range"),
+        (lambda: x[0].gather(0, torch.tensor([4], device=DEVICE)), "gather: an index is out of range"),
+        (lambda: x.index_copy(0, torch.tensor([-1], device=DEVICE), x[:1] + 1), "index_copy: an index is out of range"),
     ):
         with pytest.raises(torch.AcceleratorError, match=words):
             call()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from anyxpu.errors import ArgumentError
+from anyxpu.ops import launching, whole
 
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _SUM, _MEAN, _MAX = 0, 1, 2
@@ -38,6 +39,9 @@ def embedding_bag(
 
     Raises:
         ArgumentError: indices are a matrix, of which torch's own kernels read and write beyond the ends.
+
+    An index out of range, and offsets that do not fit, are found by the kernel, as with CUDA, and raised at the next
+    wait.
     """
     if indices.dim() == 2:
         raise ArgumentError(
@@ -57,47 +61,27 @@ def embedding_bag(
     bags = offsets.numel() - int(include_last_offset)
     if bags <= 0 or weight.shape[1] == 0:
         return NotImplemented
-    n, starts = indices.numel(), offsets[:bags]
-    if int(offsets[0]) != 0 or int(offsets[-1]) > n:
-        return NotImplemented  # for torch's own words
-    which = torch.searchsorted(
-        starts.contiguous(), torch.arange(n, dtype=indices.dtype, device=weight.device), right=True
-    )
-    which = which - 1
-    wide = torch.float64 if weight.dtype is torch.float64 else torch.float32
-    rows = weight.index_select(0, indices).to(wide)
-    counts = torch.ones(n, dtype=wide, device=weight.device)
-    if padding_idx >= 0:
-        counts = (indices != padding_idx).to(wide)
-    if per_sample_weights is not None:
-        rows = rows * per_sample_weights.to(wide)[:, None]
-    if padding_idx >= 0:
-        rows = torch.where(counts[:, None] != 0, rows, 0.0)
-    size = torch.zeros(offsets.numel(), dtype=wide, device=weight.device).index_add_(0, which, counts)
-    kind = indices.dtype
-    if mode == _MAX:
-        out, maxima = _largest(rows, which, counts, indices, bags)
-    else:
-        out = torch.zeros(bags, weight.shape[1], dtype=wide, device=weight.device).index_add_(0, which, rows)
-        maxima = torch.empty(0, dtype=kind, device=weight.device)
-    if mode == _MEAN:
-        out = out / size[:bags].clamp_min(1)[:, None]
-    return out.to(weight.dtype), which.to(kind), size.to(kind), maxima
-
-
-def _largest(rows: Tensor, which: Tensor, counts: Tensor, indices: Tensor, bags: int) -> tuple[Tensor, Tensor]:
-    """The largest elements of each bag's rows that count, and the indices of the first of them."""
-    n, width = rows.shape
-    counted = (counts != 0)[:, None]
-    rows = torch.where(counted, rows, float("-inf"))
-    out = rows.new_full((bags, width), float("-inf")).index_reduce_(0, which, rows, "amax")
-    best = out.index_select(0, which)
-    first = counted & ((rows == best) | (torch.isnan(rows) & torch.isnan(best)))
-    places = torch.where(first, torch.arange(n, device=rows.device)[:, None], n)
-    places = places.new_full((bags, width), n).index_reduce_(0, which, places, "amin")
-    found = places < n
-    maxima = indices.index_select(0, places.clamp_max(n - 1).reshape(-1)).view(bags, width)
-    return torch.where(found, out, 0.0), torch.where(found, maxima, -1)
+    if not whole.served(weight) or max(indices.numel(), bags * weight.shape[1]) > whole.MOST:
+        return NotImplemented
+    weight, indices, offsets = weight.contiguous(), indices.contiguous(), offsets.contiguous()
+    rows, width, n, device = *weight.shape, indices.numel(), weight.get_device()
+    kind, wide = indices.dtype, torch.float64 if weight.dtype is torch.float64 else torch.float32
+    factors = weight if per_sample_weights is None else per_sample_weights.contiguous()
+    out = torch.empty(bags, width, dtype=weight.dtype, device=weight.device)
+    bag_of, sizes = torch.empty_like(indices), torch.empty_like(offsets)
+    if include_last_offset:
+        sizes[-1:].zero_()
+    maxima = torch.empty(out.shape if mode == _MAX else (0,), dtype=kind, device=weight.device)
+    lanes = launching.power_of_two(width, 8, 64 if launching.on_cpu(device) else 256)
+    # A CPU's program takes whole rows of many bags, a GPU's what its lanes hold of one.
+    across = width if launching.on_cpu(device) else lanes
+    down = max(1, -(-bags // (2 * launching.programs(device)))) if launching.on_cpu(device) else 1
+    made = whole.launch(
+        "bags.forward", (weight, indices, offsets, factors, out, bag_of, sizes, maxima if mode == _MAX else indices),
+        -(-bags // down) * -(-width // across), n * width, bags, n, rows, width, down, across, max(padding_idx, -1),
+        MODE=mode, WEIGHTED=per_sample_weights is not None, LAST=include_last_offset, OP=whole.NAMES[wide], L=lanes,
+    )  # fmt: skip
+    return (out, bag_of, sizes, maxima) if made else NotImplemented
 
 
 def embedding_bag_forward_only(*args: Any, **kwargs: Any) -> Any:

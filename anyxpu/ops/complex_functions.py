@@ -1,7 +1,9 @@
-"""What operators compute of one complex number or two, part by part, in Triton: ``_re`` and ``_im`` of each function.
+"""What operators compute of one complex number or two, in Triton: ``_re`` and ``_im`` of each function, and ``_pair``.
 
-Operands are the real and imaginary parts, in the type that is computed in. Quotients are c10::complex's (Smith's
-method, as NumPy has it), square roots Kahan's ("Branch cuts for complex elementary functions", 1987).
+Operands of the first two are the real and imaginary parts, in the type that is computed in. Those of the last, and its
+result, are integers that hold both parts, the real one in their lower half: int64 of float32, int32 of float16.
+Quotients are c10::complex's (Smith's method, as NumPy has it), square roots Kahan's ("Branch cuts for complex
+elementary functions", 1987).
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -175,3 +177,106 @@ def sgn_re(a, b):
 def sgn_im(a, b):
     length = libdevice.hypot(a, b)
     return tl.where(length == 0, 0.0, b / length)
+
+
+# --- both parts at once ---------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _parts(pair):
+    if pair.dtype == tl.int64:
+        real = pair.to(tl.int32).to(tl.float32, bitcast=True)
+        return real, (pair >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+    else:
+        real = pair.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+        return real, (pair >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def _joined(real, imaginary, INTEGER: tl.constexpr):
+    if tl.int64 == INTEGER:
+        low = real.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
+        return imaginary.to(tl.int32, bitcast=True).to(tl.int64) << 32 | low
+    else:
+        low = real.to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
+        return imaginary.to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32) << 16 | low
+
+
+@triton.jit
+def mul_pair(x, y):
+    a, b = _parts(x)
+    c, d = _parts(y)
+    return _joined(mul_re(a, b, c, d), mul_im(a, b, c, d), x.dtype)
+
+
+@triton.jit
+def div_pair(x, y):
+    a, b = _parts(x)
+    c, d = _parts(y)
+    return _joined(div_re(a, b, c, d), div_im(a, b, c, d), x.dtype)
+
+
+@triton.jit
+def exp_pair(x):
+    a, b = _parts(x)
+    return _joined(exp_re(a, b), exp_im(a, b), x.dtype)
+
+
+@triton.jit
+def log_pair(x):
+    a, b = _parts(x)
+    return _joined(log_re(a, b), log_im(a, b), x.dtype)
+
+
+@triton.jit
+def sqrt_pair(x):
+    a, b = _parts(x)
+    return _joined(sqrt_re(a, b), sqrt_im(a, b), x.dtype)
+
+
+@triton.jit
+def sin_pair(x):
+    a, b = _parts(x)
+    return _joined(sin_re(a, b), sin_im(a, b), x.dtype)
+
+
+@triton.jit
+def cos_pair(x):
+    a, b = _parts(x)
+    return _joined(cos_re(a, b), cos_im(a, b), x.dtype)
+
+
+@triton.jit
+def tan_pair(x):
+    a, b = _parts(x)
+    return _joined(tan_re(a, b), tan_im(a, b), x.dtype)
+
+
+@triton.jit
+def sinh_pair(x):
+    a, b = _parts(x)
+    return _joined(sinh_re(a, b), sinh_im(a, b), x.dtype)
+
+
+@triton.jit
+def cosh_pair(x):
+    a, b = _parts(x)
+    return _joined(cosh_re(a, b), cosh_im(a, b), x.dtype)
+
+
+@triton.jit
+def tanh_pair(x):
+    a, b = _parts(x)
+    return _joined(tanh_re(a, b), tanh_im(a, b), x.dtype)
+
+
+@triton.jit
+def reciprocal_pair(x):
+    a, b = _parts(x)
+    return _joined(reciprocal_re(a, b), reciprocal_im(a, b), x.dtype)
+
+
+@triton.jit
+def sgn_pair(x):
+    a, b = _parts(x)
+    return _joined(sgn_re(a, b), sgn_im(a, b), x.dtype)

@@ -1,12 +1,15 @@
 """Operators on complex numbers, made of kernels on their parts (views of the same memory, two numbers apart).
 
+Where all operands are complex and an integer holds both parts, one kernel reads and writes those; else each part has
+one.
+
 Called where a row of ``pointwise.py`` or ``reductions.py`` meets complex operands. Each function here is the functional
 operator's; in-place and ``out=`` forms write its result. It returns ``NotImplemented`` for what it does not serve.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +19,8 @@ from anyxpu.ops import pointwise, serve
 from anyxpu.shim import lib
 
 _PARTS = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
+# Integers that hold both parts.
+_PAIRS = {torch.complex32: torch.int32, torch.complex64: torch.int64}
 _UNARY = ("exp", "log", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "tanh", "reciprocal", "sgn")
 _BINARY = ("mul", "div")
 
@@ -25,15 +30,15 @@ _library: list[torch.library.Library] = []  # definitions end with their Library
 
 
 def _define() -> None:
-    """Operators of our own for each part of each function: they write into ``out``, a view of the result."""
+    """Operators of our own for the parts of each function: they write into ``out``, a view of the result."""
     _library.append(torch.library.Library("anyxpu", "FRAGMENT"))
     for names, operands in ((_UNARY, "ab"), (_BINARY, "abcd")):
         for name in names:
-            for part in ("re", "im"):
-                taken = ", ".join(f"Tensor {operand}" for operand in operands)
+            for part, given, kind in (("re", operands, "f"), ("im", operands, "f"), ("pair", operands[::2], "i")):
+                taken = ", ".join(f"Tensor {operand}" for operand in given)
                 _library[0].define(f"complex_{name}_{part}({taken}, *, Tensor(a!) out) -> Tensor(a!)")
                 full = f"anyxpu::complex_{name}_{part}"
-                if not lib().serve_pointwise(full, f"complex_{name}_{part}", "same", "T" * len(operands), "f", False):
+                if not lib().serve_pointwise(full, f"complex_{name}_{part}", "same", "T" * len(given), kind, False):
                     raise AssertionError(full)
 
 
@@ -48,6 +53,21 @@ def _parts(x: Any, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Te
         return real, torch.zeros((), dtype=part, device=device).expand(real.shape)
     x = x.to(dtype)
     return x.real, x.imag
+
+
+def _as_pairs(operands: Sequence[Any], dtype: torch.dtype, device: torch.device) -> list[Tensor] | None:
+    """The operands as integers that hold both parts; None where one is real, or no integer is so wide."""
+    if dtype not in _PAIRS:
+        return None
+    made = []
+    for operand in operands:
+        number = not isinstance(operand, Tensor) or operand.device != device
+        if not number and not operand.is_complex():
+            return None
+        # A number's bits are one too: the host's tensor of no dimension, which the kernel gets by value.
+        given = torch.tensor(complex(operand), dtype=dtype) if number else operand.to(dtype)
+        made.append(given.view(_PAIRS[dtype]))
+    return made
 
 
 def _device(*operands: Any) -> torch.device | None:
@@ -85,6 +105,10 @@ def _by_parts(name: str, *operands: Any) -> Any:
     out = _result(dtype, *operands)
     if out is None:
         return NotImplemented
+    pairs = _as_pairs(operands, dtype, device)
+    if pairs is not None:
+        getattr(torch.ops.anyxpu, f"complex_{name}_pair")(*pairs, out=out.view(_PAIRS[dtype]))
+        return out
     parts = [part for operand in operands for part in _parts(operand, dtype, device)]
     for into, part in ((out.real, "re"), (out.imag, "im")):
         getattr(torch.ops.anyxpu, f"complex_{name}_{part}")(*parts, out=into)

@@ -7,12 +7,13 @@ CPU torch raises. What has 16 bits is computed in float32 and rounded once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from anyxpu.ops import taking
+from anyxpu.ops import launching, taking, whole
 from anyxpu.shim import lib
 
 _NARROW = (torch.float16, torch.bfloat16)
@@ -145,6 +146,15 @@ def cross(x: Tensor, other: Tensor, *, dim: int = -1) -> Any:
         return NotImplemented
     if x.shape[dim] != 3:
         return NotImplemented
+    if whole.served(x):
+        x, other, dim = x.contiguous(), other.contiguous(), dim % x.dim()
+        n, after, lanes = x.numel() // 3, prod(x.shape[dim + 1 :]), whole.line(x.get_device()) // 4
+        computed = torch.float32 if x.dtype in _NARROW else x.dtype
+        out = torch.empty_like(x)
+        return out if whole.launch(
+            "algebra.cross", (x, other, out), -(-n // lanes), n, n, after,
+            LINE=after == 1, OP=whole.NAMES[computed], L=lanes,
+        ) else NotImplemented  # fmt: skip
     a, b = ((t.roll(-1, dim), t.roll(1, dim)) for t in (x, other))
     return a[0] * b[1] - a[1] * b[0]
 
@@ -299,11 +309,7 @@ def masked_scatter_(x: Tensor, mask: Tensor, source: Tensor) -> Any:
         return NotImplemented
     if source.numel() == 0:
         return NotImplemented if bool(mask.any()) else x
-    places = mask.reshape(-1).cumsum(0) - 1
-    if int(places[-1]) >= source.numel():
-        return NotImplemented
-    values = source.reshape(-1).index_select(0, places.clamp_min(0)).view(x.shape)
-    return x.copy_(torch.where(mask, values, x))
+    return taking.pour(x, mask, source)
 
 
 def isin(elements: Tensor, test: Tensor, *, assume_unique: bool = False, invert: bool = False) -> Any:
@@ -378,11 +384,47 @@ def roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
         return made if made is NotImplemented else made.view(x.shape)
     if len(shifts) != len(dims) or any(not -x.dim() <= d < x.dim() for d in dims) or x.numel() == 0:
         return NotImplemented
-    made = x
+    total: dict[int, int] = {}
     for shift, d in zip(shifts, dims, strict=True):
-        by = shift % x.shape[d]
-        made = torch.cat([made.narrow(d, x.shape[d] - by, by), made.narrow(d, 0, x.shape[d] - by)], d) if by else made
-    return x.clone(memory_format=torch.contiguous_format) if made is x else made
+        total[d % x.dim()] = (total.get(d % x.dim(), 0) + shift) % x.shape[d]
+    left = sorted(d for d, shift in total.items() if shift)
+    if not left:
+        return x.clone(memory_format=torch.contiguous_format)
+    if whole.bits(x) is None or x.numel() > whole.MOST or x.is_conj() or x.is_neg():
+        return _rolled_by_parts(x, {d: total[d] for d in left})
+    made = x.contiguous()
+    while left:  # two dimensions at once
+        d, other = left.pop(), left.pop() if left else None
+        read, made = made, torch.empty_like(made)
+        if not _roll(read, made, d, total[d], other, 0 if other is None else total[other]):
+            return NotImplemented
+    return made
+
+
+def _roll(x: Tensor, out: Tensor, d: int, shift: int, other: int | None, by: int) -> bool:
+    """``x`` moved on along ``d``, and along ``other`` before it, into ``out``; both are contiguous."""
+    after, device = prod(x.shape[d + 1 :]), x.get_device()
+    width = x.shape[d] * after
+    rows, lanes = x.numel() // width, launching.power_of_two(width, 8, 256)
+    n, between = (1, 1) if other is None else (x.shape[other], prod(x.shape[other + 1 : d]))
+    down = across = 1
+    if launching.on_cpu(device):
+        share = max(-(-x.numel() // (4 * launching.programs(device))), 1)
+        across = min(share, width)
+        down = max(share // width, 1)
+    else:
+        across, down = min(4 * lanes, width), max(4 * lanes // width, 1)
+    moved = str(whole.bits(x))
+    return whole.launch(
+        "taking.roll", (x, out), -(-rows // down) * -(-width // across), x.numel(),
+        rows, width, shift * after, n, between, by, down, across, types=(moved, moved), L=lanes,
+    )  # fmt: skip
+
+
+def _rolled_by_parts(x: Tensor, shifts: dict[int, int]) -> Tensor:
+    for d, by in shifts.items():
+        x = torch.cat([x.narrow(d, x.shape[d] - by, by), x.narrow(d, 0, x.shape[d] - by)], d)
+    return x
 
 
 def equal(x: Tensor, other: Tensor) -> Any:

@@ -65,6 +65,48 @@ def rows_in_turn(x, index, out, A, N, B, K, S, R: tl.constexpr, C: tl.constexpr)
 
 
 @triton.jit
+def columns_in_turn(x, index, out, A, N, B, K, S, R: tl.constexpr, C: tl.constexpr):
+    """:func:`rows` where B is 1: of S of the A rows a program K numbers, C at once; R is 1."""
+    first = tl.program_id(0) * S
+    for row in range(first, min(first + S, A)):
+        source = x + row.to(tl.int64) * N
+        target = out + row.to(tl.int64) * K
+        for start in range(0, K, C):
+            column = start + tl.arange(0, C)
+            wanted = tl.load(index + column, mask=column < K, other=0).to(tl.int64)
+            inside = (wanted >= 0) & (wanted < N)
+            tl.device_assert(inside, "index_select: an index is out of range")
+            # As for elements: none is masked that is not beyond the end.
+            value = tl.load(source + tl.where(inside, wanted, 0), mask=column < K)
+            tl.store(target + column, value, mask=column < K)
+
+
+@triton.jit
+def _line(x, index, out, N, K, S, REFUSED: tl.constexpr, C: tl.constexpr):
+    first = tl.program_id(0) * S
+    end = min(first + S, K)
+    for start in range(first, end, C):
+        column = start + tl.arange(0, C)
+        wanted = tl.load(index + column, mask=column < end, other=0).to(tl.int64)
+        inside = (wanted >= 0) & (wanted < N)
+        tl.device_assert(inside, REFUSED)
+        value = tl.load(x + tl.where(inside, wanted, 0), mask=column < end)
+        tl.store(out + column, value, mask=column < end)
+
+
+@triton.jit
+def line_of_rows_in_turn(x, index, out, A, N, B, K, S, R: tl.constexpr, C: tl.constexpr):
+    """``out[i] = x[index[i]]``, A and B being 1: S of the K numbers a program, C at once; R is 1."""
+    _line(x, index, out, N, K, S, "index_select: an index is out of range", C)
+
+
+@triton.jit
+def line_of_elements_in_turn(x, index, out, A, N, B, K, S, R: tl.constexpr, C: tl.constexpr):
+    """The same, of :func:`elements`."""
+    _line(x, index, out, N, K, S, "gather: an index is out of range", C)
+
+
+@triton.jit
 def elements_in_turn(x, index, out, A, N, B, K, S, R: tl.constexpr, C: tl.constexpr):
     """:func:`elements`: S rows a program, which are (A, K) of B numbers, or where B is 1 A of K; R is 1."""
     rows = A * K

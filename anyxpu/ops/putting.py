@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyxpu.ops import whole
+from anyxpu.ops import taking, whole
 
 Number = int | float | bool
 _INDICES = (torch.int64, torch.int32)
@@ -86,7 +86,10 @@ def index_copy(self: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
     made = None if torch.are_deterministic_algorithms_enabled() else _rows(self, dim, index, source)
     if made is None:
         return NotImplemented
-    return _line(_copy(self)).scatter_(dim, *made).view(self.shape)
+    out = _line(_copy(self))
+    if not taking.put_slices(out, dim % out.dim(), index.reshape(-1), made[1]):
+        out.scatter_(dim, *made)
+    return out.view(self.shape)
 
 
 def index_copy_(self: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
@@ -94,7 +97,9 @@ def index_copy_(self: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
     made = None if torch.are_deterministic_algorithms_enabled() else _rows(self, dim, index, source)
     if made is None:
         return NotImplemented
-    _line(self).scatter_(dim, *made)
+    out = _line(self)
+    if not (out.is_contiguous() and taking.put_slices(out, dim % out.dim(), index.reshape(-1), made[1])):
+        out.scatter_(dim, *made)
     return self
 
 

@@ -85,6 +85,43 @@ def extremes(x, out, places, A, N, B, LARGEST: tl.constexpr, FLOATS: tl.constexp
 
 
 @triton.jit
+def _larger(x, i, y, j):
+    beyond = ((y >= x) & (x == x)) | (y != y)
+    return tl.where(beyond, y, x), tl.where(beyond, j, i)
+
+
+@triton.jit
+def _smaller(x, i, y, j):
+    beyond = ((y <= x) & (x == x)) | (y != y)
+    return tl.where(beyond, y, x), tl.where(beyond, j, i)
+
+
+@triton.jit
+def extremes_of_rows(x, out, places, A, N, B, LARGEST: tl.constexpr, R: tl.constexpr, L: tl.constexpr):
+    """:func:`extremes` of R rows a program, L numbers at a time; B is 1."""
+    row = tl.program_id(0) * R + tl.arange(0, R)[:, None]
+    at = row.to(tl.int64) * N
+    best = tl.load(x + at, mask=row < A, other=0)
+    place = tl.zeros((R, 1), tl.int32)
+    for start in range(0, N, L):
+        lane = start + tl.arange(0, L)[None, :]
+        inside = rows_inside(lane < N, row, A, R)
+        value = tl.load(x + at + lane, mask=inside, other=0)
+        given = (value, lane + tl.zeros((R, L), tl.int32))
+        if LARGEST:
+            made, where = tl.associative_scan(given, 1, _larger)
+            made, where = _larger(best, place, made, where)
+        else:
+            made, where = tl.associative_scan(given, 1, _smaller)
+            made, where = _smaller(best, place, made, where)
+        tl.store(out + at + lane, made, mask=inside)
+        tl.store(places + at + lane, where.to(tl.int64), mask=inside)
+        last = tl.arange(0, L)[None, :] == L - 1
+        best = tl.sum(tl.where(last, made, tl.zeros((R, L), made.dtype)), 1, keep_dims=True).to(value.dtype)
+        place = tl.sum(tl.where(last, where, 0), 1, keep_dims=True)
+
+
+@triton.jit
 def log_sums(x, out, A, N, B, OP: tl.constexpr, L: tl.constexpr):
     """The logarithm of the sum of the exponentials of the numbers up to each one of L columns."""
     strips = tl.cdiv(B, L)

@@ -133,11 +133,26 @@ def cummin_helper(self: Tensor, values: Tensor, indices: Tensor, dim: int) -> An
 def _extremes(self: Tensor, values: Tensor, indices: Tensor, dim: int, largest: bool) -> Any:
     if not whole.served(self) or self.dim() == 0 or self.numel() == 0 or not -self.dim() <= dim < self.dim():
         return NotImplemented
+    kind = whole.NAMES[self.dtype] if self.dtype is not torch.bool else "u8"
+    n, device = self.shape[dim], self.get_device()
+    if prod(self.shape[dim % self.dim() + 1 :]) == 1 and self.dtype is not torch.float64:
+        x = self.contiguous()
+        out, places = torch.empty_like(x), torch.empty(x.shape, dtype=torch.int64, device=x.device)
+        lanes = launching.power_of_two(n, 16, 64 if launching.on_cpu(device) else 256)
+        rows = max(1, (64 if launching.on_cpu(device) else 256) // lanes)
+        count = x.numel() // n
+        if not whole.launch(
+            "scan.extremes_of_rows", (x, out, places), -(-count // rows), x.numel(), count, n, 1,
+            types=(kind, kind, "i64"), LARGEST=largest, R=rows, L=lanes,
+        ):  # fmt: skip
+            return NotImplemented
+        values.copy_(out)
+        indices.copy_(places)
+        return None
     x = self.movedim(dim, 0).contiguous()
-    n, after = x.shape[0], x.numel() // x.shape[0]
+    after = x.numel() // n
     out, places = torch.empty_like(x), torch.empty(x.shape, dtype=torch.int64, device=x.device)
     lanes = _lanes(x, after)
-    kind = whole.NAMES[x.dtype] if x.dtype is not torch.bool else "u8"
     made = whole.launch(
         "scan.extremes", (x, out, places), -(-after // lanes), x.numel(), 1, n, after, types=(kind, kind, "i64"),
         LARGEST=largest, FLOATS=x.is_floating_point(), L=lanes,

@@ -274,10 +274,7 @@ def nonzero(self: Tensor) -> Any:
         return torch.empty((self.dim(), 0), dtype=torch.int64, device=self.device).t()
     x = self.contiguous()
     n, dims = x.numel(), x.dim()
-    device = x.get_device()
-    lanes = 64 if launching.on_cpu(device) else 256
-    chunk = n if n <= _CHUNK else max(_CHUNK // 4, -(-n // (4 * launching.programs(device))))
-    chunks = -(-n // chunk)
+    lanes, chunk, chunks = _chunks(n, x.get_device())
     counts = torch.empty(chunks, dtype=torch.int32, device=x.device)
     out = torch.empty((dims, n), dtype=torch.int64, device=x.device)
     total = torch.empty((), dtype=torch.int64, device=x.device)
@@ -292,6 +289,48 @@ def nonzero(self: Tensor) -> Any:
     ):  # fmt: skip
         return NotImplemented
     return out[:, : int(total)].contiguous().t()
+
+
+def _chunks(n: int, device: int) -> tuple[int, int, int]:
+    """Lanes of the kernels that go through n elements in order, how many of these a program has, and programs."""
+    lanes = 64 if launching.on_cpu(device) else 256
+    chunk = n if n <= _CHUNK else max(_CHUNK // 4, -(-n // (4 * launching.programs(device))))
+    return lanes, chunk, -(-n // chunk)
+
+
+def pour(x: Tensor, mask: Tensor, source: Tensor) -> Any:
+    """Elements of ``source`` in a row to where ``mask``, of x's shape, is true; waits for the device."""
+    moved, n = whole.bits(x), x.numel()
+    if moved is None or n > whole.MOST or _overlapping(x) or _shares(x, mask, source):
+        return NotImplemented
+    lanes, chunk, chunks = _chunks(n, x.get_device())
+    mask, counts = mask.contiguous(), torch.empty(chunks, dtype=torch.int32, device=x.device)
+    if not whole.launch("taking.count", (mask, counts), chunks, n, n, chunk, types=("u8", "i32"), L=lanes):
+        return NotImplemented
+    if int(counts.sum()) > source.numel():
+        return NotImplemented  # for torch's own words
+    into = x.contiguous()  # itself, if it is
+    if not whole.launch(
+        "taking.pour", (mask, counts, source.contiguous(), into), chunks, n, n, chunk,
+        types=("u8", "i32", moved, moved), L=lanes,
+    ):  # fmt: skip
+        return NotImplemented
+    return x if into is x else x.copy_(into)
+
+
+def put_slices(self: Tensor, dim: int, index: Tensor, values: Tensor) -> bool:
+    """``self.select(dim, index[j]) = values.select(dim, j)``, self being contiguous; False where it is not served."""
+    moved = whole.bits(self)
+    if moved is None or max(self.numel(), values.numel()) > whole.MOST or _shares(self, index, values):
+        return False
+    before, places, after = prod(self.shape[:dim]), index.numel(), prod(self.shape[dim + 1 :])
+    lanes = launching.power_of_two(after, 1, 256)
+    rows = (256 if launching.on_cpu(self.get_device()) else 1024) // lanes
+    return values.numel() == 0 or whole.launch(
+        "taking.put_slices", (values.contiguous(), self, index.contiguous()),
+        -(-before * places // rows) * -(-after // lanes), values.numel(), before, places, after, self.shape[dim],
+        types=(moved, moved, _TYPES[index.dtype]), R=rows, L=lanes,
+    )  # fmt: skip
 
 
 def flip(self: Tensor, dims: Sequence[int]) -> Any:

@@ -1,9 +1,9 @@
 """Elements taken and put by several indices at once, and scattered, in Triton.
 
-An index below 0 counts from the end. One out of range takes and puts nothing, and the next call that waits for the
-device raises torch.AcceleratorError.
+An index below 0 counts from the end, where it is not said otherwise. One out of range takes and puts nothing, and the
+next call that waits for the device raises torch.AcceleratorError.
 """
-# mypy: disable-error-code="no-untyped-def, assignment"
+# mypy: disable-error-code="no-untyped-def, assignment, attr-defined"
 
 from __future__ import annotations
 
@@ -12,15 +12,22 @@ import triton.language as tl
 
 
 @triton.jit
-def _place(indices, j, there, size0, size1, size2, size3, step0, step1, step2, step3, COUNT: tl.constexpr):
-    """Where in the indexed dimensions the j-th place is, in elements, and whether it is within them."""
+def _place(
+    indices, j, there, size0, size1, size2, size3, step0, step1, step2, step3, COUNT: tl.constexpr,
+    FROM_END: tl.constexpr = True,
+):  # fmt: skip
+    """Where in the indexed dimensions the j-th place is, in elements, and whether it is within them.
+
+    FROM_END: an index below 0 counts from the end; else it is out of range.
+    """
     at = tl.zeros(j.shape, tl.int64)
     fine = there
     for k in tl.static_range(COUNT):
         size = size0 if k == 0 else (size1 if k == 1 else (size2 if k == 2 else size3))
         step = step0 if k == 0 else (step1 if k == 1 else (step2 if k == 2 else step3))
         index = tl.load(indices[k] + j, mask=there, other=0).to(tl.int64)
-        index = tl.where(index < 0, index + size, index)
+        if FROM_END:
+            index = tl.where(index < 0, index + size, index)
         fine = fine & (index >= 0) & (index < size)
         at += index * step
     return at, fine
@@ -63,6 +70,19 @@ def put(
         size0, size1, size2, size3, step0, step1, step2, step3, COUNT,
     )  # fmt: skip
     tl.device_assert(fine | (row >= A * J), "index_put_: an index is out of range")
+    some = fine & (lane < B)
+    value = tl.load(values + row.to(tl.int64) * B + lane, mask=some)
+    tl.store(x + ((row // J).to(tl.int64) * N + at) * B + lane, value, mask=some)
+
+
+@triton.jit
+def put_slices(values, x, index, A, J, B, N, R: tl.constexpr, L: tl.constexpr):
+    """:func:`put` by one index, below 0 of which nothing is."""
+    strips = tl.cdiv(B, L)
+    row = (tl.program_id(0) // strips) * R + tl.arange(0, R)[:, None]
+    lane = (tl.program_id(0) % strips) * L + tl.arange(0, L)[None, :]
+    at, fine = _place((index,), row % J, row < A * J, N, N, N, N, 1, 1, 1, 1, 1, False)
+    tl.device_assert(fine | (row >= A * J), "index_copy: an index is out of range")
     some = fine & (lane < B)
     value = tl.load(values + row.to(tl.int64) * B + lane, mask=some)
     tl.store(x + ((row // J).to(tl.int64) * N + at) * B + lane, value, mask=some)
@@ -141,6 +161,52 @@ def places(x, counts, out, total, n, chunk, size1, size2, size3, size4, size5, N
         base += tl.sum(there.to(tl.int64), 0)
     if p == tl.num_programs(0) - 1:
         tl.store(total, base)
+
+
+@triton.jit
+def pour(mask, counts, source, x, n, chunk, L: tl.constexpr):
+    """``x[i]`` of the i that ``mask`` names, one after the other, from ``source`` on; ``chunk`` of n a program.
+
+    ``counts``: of each program, and of those before it, what :func:`count` found in the mask.
+    """
+    p = tl.program_id(0)
+    before = tl.zeros((L,), tl.int64)
+    for start in range(0, p, L):
+        lane = start + tl.arange(0, L)
+        before += tl.load(counts + lane, mask=lane < p, other=0)
+    base = tl.sum(before, 0)
+    for start in range(0, chunk, L):
+        within = start + tl.arange(0, L)
+        lane = p * chunk + within
+        inside = (within < chunk) & (lane < n)
+        there = inside & (tl.load(mask + lane, mask=inside, other=0) != 0)
+        ranks = tl.cumsum(there.to(tl.int32), 0)
+        value = tl.load(source + (base + ranks - 1), mask=there)
+        tl.store(x + lane, value, mask=there)
+        base += tl.sum(there.to(tl.int64), 0)
+
+
+@triton.jit
+def roll(x, out, rows, W, shift, N, M, by, down, across, L: tl.constexpr):
+    """Rows of W elements, moved on by ``shift`` around their end; rows are ``(*, N, M)``, moved on by ``by`` along N.
+
+    A program has ``down`` rows, of each ``across`` elements, L at once.
+    """
+    strips = tl.cdiv(W, across)
+    first, begin = (tl.program_id(0) // strips) * down, (tl.program_id(0) % strips) * across
+    end = tl.minimum(begin + across, W)
+    for row in range(first, tl.minimum(first + down, rows)):
+        i = row // M % N
+        back = tl.where(i < by, N - by, 0 - by)
+        source = x + (row + back * M).to(tl.int64) * W
+        target = out + row.to(tl.int64) * W
+        for start in range(begin, tl.minimum(end, shift), L):
+            lane = start + tl.arange(0, L)
+            inside = lane < tl.minimum(end, shift)
+            tl.store(target + lane, tl.load(source + (W - shift) + lane, mask=inside), mask=inside)
+        for start in range(tl.maximum(begin, shift), end, L):
+            lane = start + tl.arange(0, L)
+            tl.store(target + lane, tl.load(source - shift + lane, mask=lane < end), mask=lane < end)
 
 
 @triton.jit

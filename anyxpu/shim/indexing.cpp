@@ -53,12 +53,15 @@ bool take(const Served& served, const Tensor& x, const Tensor& index, const Tens
   const c10::DeviceIndex device = x.device().index();
   const bool cpu = properties(device).type == AX_DEVICE_CPU, rows = served.kind == "rows";
   int64_t columns = 1024, height = 1;
-  // Of a CPU: rows, what they are long, and how many of them a program takes.
-  const int64_t lines = rows || b > 1 ? a * taken : a, length = rows || b > 1 ? b : taken;
+  // Of a CPU: rows, what they are long, and how many of them a program takes. Of one element each they are what is
+  // taken of a row by the same index, or where there is one row elements.
+  const bool columnwise = cpu && rows && b == 1 && a > 1, line = cpu && a == 1 && b == 1;
+  const bool slices = (rows && !columnwise) || b > 1 || line;
+  const int64_t lines = slices ? a * taken : a, length = slices ? b : taken;
   int64_t step = 1;
   if (rows || cpu) {
     columns = cpu ? 8 : 4;
-    while (columns < std::min<int64_t>(length, 256)) columns *= cpu ? 2 : 4;
+    while (columns < std::min<int64_t>(line ? taken : length, 256)) columns *= cpu ? 2 : 4;
     height = cpu ? 1 : 1024 / columns;
   }
   if (cpu) {
@@ -66,7 +69,8 @@ bool take(const Served& served, const Tensor& x, const Tensor& index, const Tens
     step = std::max<int64_t>(1, (lines + programs - 1) / programs);
     step = std::min(step, std::max<int64_t>(1, kMostPerProgram / std::max<int64_t>(length, 1)));
   }
-  const std::string kernel = served.kind + (cpu ? "_in_turn" : "");
+  std::string kernel = columnwise ? "columns" : served.kind;
+  if (cpu) kernel = (line ? "line_of_" : "") + kernel + "_in_turn";
   const int64_t width = x.element_size();
   const std::string type = "u" + std::to_string(8 * width);
   const char* of_index = index.scalar_type() == ScalarType::Int ? "i32" : "i64";
@@ -86,7 +90,8 @@ bool take(const Served& served, const Tensor& x, const Tensor& index, const Tens
     groups = (lines + step - 1) / step;
   else if (rows)
     groups = (a * taken + height - 1) / height * ((b + columns - 1) / columns);
-  const int64_t rounds = cpu ? lines * ((length + columns - 1) / columns) : groups;
+  int64_t rounds = groups;
+  if (cpu) rounds = line ? (lines + columns - 1) / columns : lines * ((length + columns - 1) / columns);
   args.launch(device, entry, groups, static_cast<uint64_t>(rounds) * entry.operations, out.const_data_ptr(),
               served.name.c_str());
   return true;

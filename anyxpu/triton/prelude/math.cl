@@ -26,7 +26,24 @@ inline double ax_erfinv_f64(double x) {
   }
   return copysign(y, x);
 }
-inline float ax_erfinv_f32(float x) { return (float)ax_erfinv_f64((double)x); }
+/* erfinv(x) / x is smooth in w = -log(1 - x * x), and beyond w = 5 in its root: polynomials of degree 9, fitted at
+ * Chebyshev's points to values of 40 digits, within 2e-8 */
+inline float ax_erfinv_f32(float x) {
+  float w = -log(fma(-x, x, 1.0f));
+  bool near = w < 5.0f;
+  float v = near ? w - 2.5f : sqrt(w) - 3.21803399f;
+  float p = near ? -8.94141406e-09f : 9.91220267e-05f;
+  p = fma(p, v, near ? 2.32648001e-08f : -9.80968526e-05f);
+  p = fma(p, v, near ? 4.68266973e-07f : -0.000373401523f);
+  p = fma(p, v, near ? -3.46309307e-06f : 0.00111031344f);
+  p = fma(p, v, near ? -4.97306967e-06f : -0.00187024111f);
+  p = fma(p, v, near ? 0.000218345887f : 0.00275115942f);
+  p = fma(p, v, near ? -0.00125272523f : -0.00408979559f);
+  p = fma(p, v, near ? -0.00417738847f : 0.00574940492f);
+  p = fma(p, v, near ? 0.246640278f : 1.00490391f);
+  p = fma(p, v, near ? 1.50140936f : 3.05175705f);
+  return fabs(x) == 1.0f ? copysign(INFINITY, x) : p * x;
+}
 
 /* --- ax_byte_perm: four bytes of the eight in y:x, each chosen by three bits of s */
 inline int ax_byte_perm(int x, int y, int s) {
