@@ -27,6 +27,7 @@ DAY = os.environ.setdefault("ANYXPU_TEST_DAY", datetime.date.today().isoformat()
 # Each test draws from this and its own name: other numbers every day, the same ones all day, so that a failure is seen
 # again.
 SEED = os.environ.setdefault("ANYXPU_TEST_SEED", DAY)
+MANY = 4  # cases of one test, of which a day has half
 RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -38,7 +39,9 @@ def pytest_configure(config: pytest.Config) -> None:
     quant_table.register(config)
     config.addinivalue_line("markers", "full: a long sweep, run by `./run test --full` alone")
     config.addinivalue_line(
-        "markers", "rotates(parts): the everyday suite runs one part of its cases a day, `./run test --full` all"
+        "markers",
+        f"rotates(parts): the everyday suite runs one part of its cases a day, `./run test --full` all; from {MANY} "
+        "cases on two parts where it is not said, and 1 is all",
     )
     config.addinivalue_line("markers", "slow: takes more than half a minute")
     config.addinivalue_line("markers", "not_simulated(why): means nothing on a simulated GPU, or is about no GPU")
@@ -61,17 +64,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def of_other_days(items: list[pytest.Item], day: str) -> list[pytest.Item]:
-    """The cases of tests that rotate which are not this day's.
+    """The cases of tests that rotate which are not this day's: those that say so, and those of many cases.
 
     A day has one part of a test's cases; of fewer cases than parts it may have none, on the others' days.
     """
     cases: dict[tuple[Path, str], list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("rotates"):
-            cases.setdefault((item.path, item.name.partition("[")[0]), []).append(item)
+        cases.setdefault((item.path, item.name.partition("[")[0]), []).append(item)
     left = []
     for (path, name), each in cases.items():
-        parts = each[0].get_closest_marker("rotates").args[0]  # type: ignore[union-attr]
+        marker = each[0].get_closest_marker("rotates")
+        parts = marker.args[0] if marker else 2 if len(each) >= MANY else 1
         count, rest = divmod(len(each), parts)
         count += _hash(day, path.name, name) % parts < rest
         each.sort(key=lambda item: _hash(day, item.nodeid))

@@ -62,7 +62,7 @@ def run(tmp_path: Path):
     return run
 
 
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize(
     ("arguments", "kernels"), [((), ["by_keys", "by_queries"]), (("heads",), ["by_both"])], ids=["one head", "64 heads"]
 )
@@ -71,13 +71,13 @@ def test_gradients_kernels_are_built_elsewhere_and_kept(run, arguments, kernels)
     assert run(*arguments) == ([], [])
 
 
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 def test_what_was_foreseen_wrongly_is_built_where_it_is_launched(run) -> None:
     own, others = run("turned")  # the gradient of another order of dimensions than attention's result
     assert others == ["by_keys", "by_queries"] and own[0] == "attend"
 
 
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 def test_a_new_seed_of_dropout_is_no_new_kernel(run) -> None:
     own, others = run("dropout")
     assert own == ["attend"] * 2 and others == ["by_keys"] * 2 + ["by_queries"] * 2

@@ -74,7 +74,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.rotates(16)
+@pytest.mark.rotates(24)
 @pytest.mark.not_simulated("compares results")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("kind", ["none", "causal", "bool", "float", "keys"])
@@ -108,7 +108,7 @@ def test_the_kernels_and_their_gradients_equal_f64(xpu, shape, kind, dtype):
         assert (mine.cpu().double() - theirs).abs().max() <= 3 * DTYPES[dtype] * most
 
 
-@pytest.mark.rotates(8)
+@pytest.mark.rotates(12)
 @pytest.mark.not_simulated("compares results")
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("kind", ["bool", "float", "keys", "learned"])
@@ -155,7 +155,7 @@ def test_the_composition_alone_refuses_both_in_torchs_words(xpu):
         scaled_dot_product_attention(x, x, x, attn_mask=mask, is_causal=True)
 
 
-@pytest.mark.rotates(4)
+@pytest.mark.rotates(6)
 @pytest.mark.not_simulated("compares results")
 @pytest.mark.parametrize("window", ["none", "causal"])
 @pytest.mark.parametrize("length", [17, 50, 77, 80, 100, 129, 197, 577])
@@ -173,7 +173,7 @@ def test_lengths_that_fill_no_block_read_nothing_behind_them(xpu, length, window
     assert (ours[0, 0, -1 if window == "causal" else slice(None), 5] == float("inf")).all()
 
 
-@pytest.mark.rotates(6)
+@pytest.mark.rotates(9)
 @pytest.mark.not_simulated("compares results")
 @pytest.mark.parametrize("window", ["none", "causal"])
 @pytest.mark.parametrize("size", [40, 75, 80, 96, 150, 192])
@@ -194,7 +194,7 @@ def test_heads_in_two_pieces_read_nothing_behind_them(xpu, size, window):
         torch.testing.assert_close(ours.cpu().double(), exact, rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.rotates(8)
+@pytest.mark.rotates(12)
 @pytest.mark.not_simulated("compares results")
 @pytest.mark.parametrize("at_once", [False, True], ids=["by queries, then by keys", "at once"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -235,7 +235,7 @@ def has_products(dtype: torch.dtype) -> bool:
     return attention_products.batched.product(a, a, out)
 
 
-@pytest.mark.rotates(10)
+@pytest.mark.rotates(15)
 @pytest.mark.not_simulated("compares results")
 @pytest.mark.parametrize("most", [1 << 22, 5000])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -256,7 +256,7 @@ def test_products_and_their_gradients_equal_f64(xpu, monkeypatch, shape, kind, d
     assert all(made) and (len(made) >= 7 * groups if one_head <= most else len(made) > 2 * groups)
 
 
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 @pytest.mark.not_simulated("compares results")
 @pytest.mark.parametrize("lacking", [0, 1, 2, 4])
 def test_where_a_product_is_lacking_the_kernels_do_it_all(xpu, monkeypatch, lacking):
@@ -352,7 +352,7 @@ def _permuted(order, *shape):
     return torch.randn([shape[d] for d in order]).permute([order.index(d) for d in range(len(shape))])
 
 
-@pytest.mark.rotates(6)
+@pytest.mark.rotates(9)
 @pytest.mark.not_simulated("compares results")
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (2, 0, 1, 3)], ids=str)
@@ -445,7 +445,7 @@ def test_a_compiled_graph_has_no_host_operator_and_large_scores_stay_out_of_memo
     assert (out.detach().cpu() - run(*inputs)).abs().max() < 1e-5
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 def test_the_kernels_are_launched_with_every_size_of_heads(xpu):
     for size in (16, 80, 256):
         for dtype in DTYPES:
@@ -496,7 +496,7 @@ def test_what_is_not_a_number_stays_so(xpu, monkeypatch, products):
     assert out[0, 0, :5, 2].isinf().all() and out[0, 0, :5, :2].isfinite().all()
 
 
-@pytest.mark.rotates(4)
+@pytest.mark.rotates(6)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("kind", ["none", "bool", "half", "float"])
 def test_keys_of_few_queries_are_cut_into_parts(xpu, monkeypatch, kind, dtype):
@@ -530,7 +530,7 @@ def test_parts_that_may_see_nothing_give_zeros(xpu, monkeypatch):
     assert (logs[..., 0].cpu() - scores.logsumexp(-1)).abs().max() < 1e-5
 
 
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 @pytest.mark.not_simulated("compares results")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("heads", "groups", "queries"), [(10, 2, 1), (4, 2, 1), (3, 3, 4), (2, 1, 7)])

@@ -37,7 +37,7 @@ print(json.dumps(found))
 
 
 @needs_driver
-@pytest.mark.rotates(60)
+@pytest.mark.rotates(90)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("device", DEVICES)

@@ -60,6 +60,7 @@ print(json.dumps([in_graphs, hosts().get("aten::searchsorted.Tensor", 0)]))
 """
 
 
+@pytest.mark.rotates(2)
 def test_operators_of_a_graph_wait_for_their_kernels_and_others_do_not(tmp_path: Path) -> None:
     (tmp_path / "build").symlink_to(cache_dir() / "build")  # of which alone anything is there
     variables = {"ANYXPU_EAGER": "auto", "ANYXPU_CACHE_DIR": str(tmp_path)}

@@ -10,7 +10,7 @@ from anyxpu.bench import Request, attention, beside_cpu
 pytestmark = pytest.mark.not_simulated("compares results")
 
 
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 def test_a_case_is_checked_and_timed(xpu, monkeypatch):
     monkeypatch.setitem(attention.CASES, "small", attention.Case(1, 4, 2, 40, 70, 16))
     report = attention.run(Request(quick=True, rounds=1, only=("small",)))
@@ -21,7 +21,7 @@ def test_a_case_is_checked_and_timed(xpu, monkeypatch):
         assert row["ratio"]["eager"] == pytest.approx(ratio)
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 @pytest.mark.parametrize("form", ["plain", "alibi", "window"])
 def test_flex_attention_is_checked_against_its_mask(xpu, monkeypatch, form):
     monkeypatch.setitem(attention.CASES, "small", attention.Case(1, 4, 2, 160, 160, 16, trained=False, flex=form))

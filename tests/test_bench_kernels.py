@@ -11,7 +11,7 @@ from anyxpu.bench.kernel_cases import CASES, least_traffic, many
 SMALL = (16, 64)
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 @pytest.mark.parametrize("name", CASES)
 def test_each_case_compiles_for_xpu_and_is_right(name):
     torch.manual_seed(1)
@@ -53,7 +53,7 @@ def test_native_code_of_a_case_is_counted(ocloc_program):
     assert attention["dots"] and attention["barriers"] and attention["shared_bytes"]
 
 
-@pytest.mark.rotates(4)
+@pytest.mark.rotates(6)
 def test_a_compile_is_timed_by_stage_on_both_sides_and_a_second_process_compiles_nothing():
     report = compile_time.run(Request(rounds=1, only=("softmax",)))
     assert report.wrong == []

@@ -64,7 +64,7 @@ def run(function, device: str, wide: bool, operands, grad: torch.Tensor):
     return [out, *(t.grad for t in made[:3] if t is not None)], made[3:]
 
 
-@pytest.mark.rotates(4)
+@pytest.mark.rotates(6)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("training", (True, False), ids=("training", "inference"))
 def test_batch_norm(shape, training, full):
@@ -92,7 +92,7 @@ def test_batch_norm(shape, training, full):
             assert got[0].stride() == same.stride()
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 @pytest.mark.parametrize("shape", [s for s in SHAPES if len(s) > 2], ids=str)
 def test_group_norm(shape, full):
     for dtype in types(full):
@@ -181,6 +181,7 @@ def test_the_host_does_not_stand_in_where_its_types_or_sums_are_others(dtype, tm
     assert torch.equal(a.grad, b.grad.to(dtype))  # added up in float32, rounded once
 
 
+@pytest.mark.rotates(2)
 def test_gradients_of_gradients():
     if simulate.active() or not torch.xpu.get_device_properties().has_fp64:
         pytest.skip("finite differences need float64 that is computed")

@@ -96,6 +96,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.not_simulated("compares what the collectives moved with what kernels computed")
+@pytest.mark.rotates(2)
 def test_every_collective_on_memory_that_the_host_does_not_reach(run_python: RunPython, tmp_path) -> None:
     path = tmp_path / "collectives_program.py"
     path.write_text(PROGRAM)

@@ -97,7 +97,7 @@ def pair(module: nn.Module, dtype: torch.dtype):
     return copy.deepcopy(module).xpu(), copy.deepcopy(module).double()
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 @pytest.mark.parametrize("dtype", BOUND, ids=str)
 @pytest.mark.parametrize("rank", KINDS)
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -131,7 +131,7 @@ class Residual(nn.Module):
         return torch.relu(self.second(self.first(x)) + self.way(x))
 
 
-@pytest.mark.rotates(4)
+@pytest.mark.rotates(6)
 @pytest.mark.parametrize("dtype", BOUND, ids=str)
 @pytest.mark.parametrize("rank", KINDS)
 @pytest.mark.parametrize("project", [True, False])
@@ -236,7 +236,7 @@ class Sloped(nn.Module):
         return self.last(self.second(x) + x)
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 @pytest.mark.parametrize("dtype", BOUND, ids=str)
 @pytest.mark.parametrize("rank", KINDS)
 @pytest.mark.parametrize("slopes", [1, 8])

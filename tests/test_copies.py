@@ -58,7 +58,7 @@ def test_between_views_of_any_strides(xpu, dtype):
         assert agree(ours, target), (shape, orders, steps)
 
 
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("pair", list(itertools.permutations(DTYPES, 2)), ids=str)
 def test_between_types_on_the_way(xpu, pair):
     for shape, orders, steps in random_cases(6):

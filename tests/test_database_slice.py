@@ -110,7 +110,7 @@ def op_id(op):
     return f"{op.name}{'.' * bool(op.variant_test_name)}{op.variant_test_name}"
 
 
-@pytest.mark.rotates(12)
+@pytest.mark.rotates(18)
 @pytest.mark.parametrize("op", OPS, ids=op_id)
 def test_samples(op, full):
     """Results, and the gradients of floats; nothing on the host but what has no elements."""

@@ -21,6 +21,7 @@ aten = torch.ops.aten
 
 
 @pytest.mark.parametrize("op", database.operators(NAMES), ids=database.name)
+@pytest.mark.rotates(2)
 def test_samples(op, full):
     # Products of matrices of float64 are the host's.
     database.check(op, full, allowed=("aten::mm", "aten::bmm"), most=40)

@@ -51,6 +51,7 @@ def test_devices_are_those_torch_shows(run_python, xpu):
         ({"ANYXPU_DRIVER": "cuda"}, "unset ANYXPU_DRIVER"),
     ],
 )
+@pytest.mark.rotates(2)
 def test_unusable_xpu_is_status_1_and_names_the_remedy(run_python, variables, mend):
     found = findings(run_python, status=1, **variables)
     assert not found["usable"]
@@ -65,6 +66,7 @@ def test_a_missing_compiler_is_named(run_python):
     assert compiler["mend"] == "apt-get install g++"
 
 
+@pytest.mark.rotates(2)
 def test_offline_compiler_is_found_where_the_variable_points(run_python, tmp_path):
     program = tmp_path / "my-ocloc"
     program.write_text("#!/bin/sh\n")

@@ -61,7 +61,7 @@ def pair_id(pair):
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=pair_id)
-@pytest.mark.rotates(4)
+@pytest.mark.rotates(6)
 def test_types_that_the_cpu_lacks(pair):
     """Equal to the CPU's result in the next wider type, rounded; of integers, to NumPy's or the CPU's in int64."""
     op, dtype = pair
@@ -151,7 +151,7 @@ BACKWARD = [
 
 
 @pytest.mark.parametrize("pair", BACKWARD, ids=pair_id)
-@pytest.mark.rotates(4)
+@pytest.mark.rotates(6)
 def test_gradients_of_types_that_the_cpu_lacks(pair):
     op, dtype = pair
     for sample in list(op.sample_inputs("cpu", dtype, requires_grad=True))[:8]:
@@ -221,6 +221,7 @@ ONE = {
 
 
 @pytest.mark.parametrize("dtype", UNSIGNED, ids=str)
+@pytest.mark.rotates(2)
 def test_unsigned_integers_are_counted_with(dtype):
     """Against NumPy, the largest numbers among them."""
     kind = UNSIGNED[dtype]

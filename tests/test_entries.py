@@ -194,6 +194,7 @@ def test_threads_call_it_at_the_same_time(sycl: Driver) -> None:
     assert not wrong
 
 
+@pytest.mark.rotates(2)
 def test_operators_are_the_same_without_it(run_python) -> None:
     """Every digit of a small step of training, with the kernels called and with the runtime asked for each."""
     source = """

@@ -66,7 +66,7 @@ def test_whose_products_are_fast_keeps_them(registers, known, monkeypatch):
         assert taken == dict(zip(DTYPES, ([], []) if known else ([3, 8], [1, 2, 3, 8]), strict=True))
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("way", ("rows", "columns", "rows apart", "columns apart"))
 @pytest.mark.parametrize("m", (1, 2, 3, 5, 8))

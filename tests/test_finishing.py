@@ -19,6 +19,7 @@ step()
 
 
 @pytest.mark.not_simulated("about the process, not the device")
+@pytest.mark.rotates(2)
 def test_a_process_may_end_right_after_backward(run_python: RunPython) -> None:
     # Without the wait at exit a third of them ended by SIGABRT.
     with concurrent.futures.ThreadPoolExecutor(2) as pool:

@@ -102,7 +102,7 @@ def error(got: Tensor, expected: Tensor) -> float:
     return float((got.detach().cpu().double() - expected).abs().max() / expected.abs().max().clamp_min(1e-3))
 
 
-@pytest.mark.rotates(30)
+@pytest.mark.rotates(45)
 @pytest.mark.not_simulated("compares results")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", CASES)

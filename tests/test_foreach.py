@@ -63,7 +63,7 @@ def moved(value, name: str, device: str, dtype: torch.dtype):
 
 
 @pytest.mark.parametrize("name", foreach.TABLE)
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 def test_every_form_equals_the_cpus(name, full):
     _, roles = foreach.TABLE[name]
     base, _, overload = name.partition(".")

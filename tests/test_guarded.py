@@ -42,7 +42,7 @@ def finished(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("guard", ["after", "before"])
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 def test_masked_lanes_of_written_kernels_touch_nothing(guard, allocator):
     done = run(allocator, guard, 1, *WRITTEN)
     assert finished(done) == list(WRITTEN) and done.returncode == 0, done.stderr[-3000:]
@@ -50,7 +50,7 @@ def test_masked_lanes_of_written_kernels_touch_nothing(guard, allocator):
 
 # Inductor takes tensors to be aligned to 16 bytes; what begins at a page is.
 @pytest.mark.parametrize("guard", ["after", "before"])
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 def test_masked_lanes_of_inductors_kernels_touch_nothing(guard, allocator, full):
     cases = CASES if full else EVERYDAY
     done = run(allocator, guard, 16, *cases)

@@ -178,7 +178,7 @@ def test_a_gradient_of_classes_is_divided_by_the_weight_it_is_given(dtype):
             torch.testing.assert_close(got.cpu().double(), want, rtol=1e-2 if dtype is torch.bfloat16 else 1e-5, atol=0)
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 @pytest.mark.parametrize("case", range(18))
 def test_what_is_taken_lies_in_memory_as_the_cpus_and_as_a_compiled_graph_expects(case):
     """Indices at any dimensions, beside each other or not, of the host or the device, of a tensor that lies any way."""

@@ -35,7 +35,7 @@ def _check(device, cases, folder):
 
 @needs_driver
 @pytest.mark.parametrize("device", EVERYDAY)
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 def test_one_of_each_kind_compiles_and_launches(device, tmp_path):
     _check(device, EVERYDAY_CASES, tmp_path)
 
@@ -91,6 +91,7 @@ _LIMITS = """
 
 @needs_driver
 @pytest.mark.parametrize("device", devices("dg2"))
+@pytest.mark.rotates(2)
 def test_sizes_of_groups_and_types_follow_the_device(device, tmp_path):
     answer = run_on(device, _LIMITS, tmp_path, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache")).last()
     found, limit = answer["found"], answer["limit"]

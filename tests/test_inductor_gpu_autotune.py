@@ -91,7 +91,7 @@ _INDUCTOR = """
 @needs_driver
 @pytest.mark.parametrize("static", [True, pytest.param(False, marks=pytest.mark.full)], ids=["static", "triton"])
 @pytest.mark.parametrize("device", devices("bmg"))
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 def test_inductor_knows_registers_and_spills_and_times_nothing(device, static, tmp_path):
     outcome = run_on(
         device, _INDUCTOR.replace("STATIC", str(static)), tmp_path, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache")

@@ -35,7 +35,7 @@ _PROGRAM = """
 @pytest.mark.parametrize(
     "devices", [("cpu", "bmg"), pytest.param(("cpu", "bmg", "pvc", "dg2"), marks=pytest.mark.full)], ids="-".join
 )
-@pytest.mark.rotates(4)
+@pytest.mark.rotates(6)
 def test_one_cache_folder_serves_several_devices(devices, tmp_path):
     compiled = tmp_path / "compiled.txt"
     variables = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"), "ANYXPU_LOG_COMPILES": str(compiled)}

@@ -80,7 +80,7 @@ def test_a_device_that_says_little_is_taken_for_a_small_one(xpu):
 
 
 @pytest.mark.parametrize("function", [torch.mm, torch._int_mm], ids=["mm", "int mm"])
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 def test_templates_are_made_on_any_device_where_nothing_else_is_allowed(function, xpu):
     from torch._inductor import config as inductor
 

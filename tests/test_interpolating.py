@@ -33,7 +33,7 @@ OPERATORS = [
 ]
 
 
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("op", OPERATORS, ids=database.name)
 def test_samples(op, full):
     # Of uint8 the CPU has an arithmetic of its own.
@@ -41,7 +41,7 @@ def test_samples(op, full):
     database.check(op, full, most=20, of_bytes=of_bytes)
 
 
-@pytest.mark.rotates(6)
+@pytest.mark.rotates(9)
 @pytest.mark.parametrize("name", NAMES)
 def test_resizing(name, full):
     """Larger and smaller, by sizes and by scales, corners together or not, of both memory formats."""

@@ -112,7 +112,7 @@ WRITES: dict[str, Callable[[Tensor], object]] = {
 
 
 @pytest.mark.parametrize("write", WRITES)
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 def test_what_is_written_is_seen(write: str) -> None:
     x, weight = _operands()
     _right(x, weight)

@@ -194,7 +194,7 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids
 
 @SWEEPS
 @DTYPES
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 def test_a_sample_of_operators_in_every_layout(sweep, dtype):
     seed = torch.initial_seed()
     random.seed(seed)

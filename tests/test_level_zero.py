@@ -25,7 +25,7 @@ on_all = pytest.mark.parametrize(("device", "adapter"), sweep())
 
 
 @on_all
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 def test_the_first_hour_of_an_owner(device, adapter, tmp_path) -> None:
     """What aborted before any of this had met a GPU's driver: a filled tensor, a timed event, a kernel of each kind."""
     answer = on_gpu(
@@ -116,7 +116,7 @@ def test_features_are_those_that_intels_opencl_driver_tells(device, tmp_path) ->
     ],
 )
 @pytest.mark.parametrize("adapter", ADAPTERS)
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 def test_what_the_driver_refuses_is_one_error_and_the_process_goes_on(fault, doing, error, adapter, tmp_path) -> None:
     import re
 
@@ -206,7 +206,7 @@ except RuntimeError as error:
 
 
 @on_all
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 def test_two_gpus_copy_wait_and_guard(device, adapter, tmp_path) -> None:
     assert on_gpu(device, TWO, tmp_path, count=2, adapter=adapter).strip() == "True"
 
@@ -237,12 +237,14 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.rotates(2)
 def test_data_parallel_training_over_gloo_on_two_gpus(tmp_path) -> None:
     (tmp_path / "ddp_program.py").write_text(DDP)
     source = "import subprocess, sys; sys.exit(subprocess.run([sys.executable, 'ddp_program.py']).returncode)"
     assert on_gpu("bmg", source, tmp_path, count=2).strip() == "trained"
 
 
+@pytest.mark.rotates(2)
 def test_batched_command_lists(tmp_path) -> None:
     """The older adapter can gather commands and submit them at once; nothing above may rely on their going at once."""
     answer = on_gpu(
@@ -311,6 +313,7 @@ def test_without_an_opencl_driver_ocloc_compiles_and_level_zero_finishes(tmp_pat
     assert answer == ["(64, 64)", "(64, 64)", "[1.0, 1.0]"]
 
 
+@pytest.mark.rotates(2)
 def test_without_any_compiler_one_error_names_both_remedies(tmp_path) -> None:
     # With caches of its own: what an earlier process compiled needs no compiler.
     without = {"OCL_ICD_FILENAMES": "/nonexistent", "ANYXPU_OCLOC": "/nonexistent"}

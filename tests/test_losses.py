@@ -50,7 +50,7 @@ def turned(t, how):
 
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
 @pytest.mark.parametrize("kind", PAIRS)
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 def test_values_and_gradients_are_float64s_whatever_lies_how(kind, dtype):
     here(dtype)
     anyxpu.ops.reset_counters()
@@ -112,7 +112,7 @@ def test_what_is_no_number_stays_none():
 
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
 @pytest.mark.parametrize("shape", [(5,), (1, 3), (300, 7), (9000, 4), (3, 5, 4, 6), (2, 3, 70, 90)], ids=str)
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 def test_classes_of_rows_and_pixels(shape, dtype):
     here(dtype)
     classes = shape[min(len(shape) - 1, 1)]

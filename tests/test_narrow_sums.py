@@ -86,7 +86,7 @@ CASES = {
 }
 
 
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 @DTYPES
 @pytest.mark.parametrize("name", CASES)
 def test_a_sum_of_many_does_not_stop_growing(name, dtype):

@@ -59,7 +59,7 @@ def test_int8(shape, dtype):
     check(got, x.double() @ (w.double() * s.double()).t() + b.double(), dtype)
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 @pytest.mark.parametrize("layer", [float8_layer, float8_turned], ids=["as it is", "turned"])
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
 @pytest.mark.parametrize("shape", [(1,), (2, 3), (20,)], ids=str)

@@ -122,7 +122,7 @@ def test_products_use_the_matrix_engine(device, name, ocloc_program, fresh):
     assert "dpas" in ocloc.disassemble(compiled.asm["zebin"], device, "kernel_product_kernel")
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 @pytest.mark.parametrize(("device", "name"), [p for p in PRODUCTS if p != ("dg2", "tf32_product_kernel")])
 def test_operands_of_the_matrix_engine_are_prefetched(device, name, ocloc_program, fresh):
     kernel = "kernel_product_kernel"

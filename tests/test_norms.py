@@ -41,7 +41,7 @@ def near(got: torch.Tensor, want: torch.Tensor, dtype: torch.dtype) -> None:
         assert float((got.cpu().double() - want).abs().max()) <= BOUNDS[dtype] * scale
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
 @pytest.mark.parametrize(("shape", "last"), SHAPES, ids=str)
 @pytest.mark.parametrize("factors", ["none", "weight", "both", "f32"])
@@ -76,7 +76,7 @@ def test_layer_norm(shape, last, factors, dtype):
         near(g, w, t.dtype)
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 @pytest.mark.not_simulated("it compares numbers")
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
 @pytest.mark.parametrize(("shape", "last"), SHAPES, ids=str)
@@ -129,6 +129,7 @@ def test_rms_norm_of_what_the_kernels_do_not_take(dtype):
 
 
 @pytest.mark.not_simulated("compares results")
+@pytest.mark.rotates(2)
 def test_rms_norm_differentiates_twice_forward_and_in_graphs():
     x, weight = (torch.randn(s, dtype=torch.float64, device="xpu", requires_grad=True) for s in ((3, 5), (5,)))
 

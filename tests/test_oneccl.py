@@ -110,6 +110,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.not_simulated("compares results")
+@pytest.mark.rotates(2)
 def test_collectives_by_oneccl_give_what_they_are_defined_to(run_python: RunPython, tmp_path: Path) -> None:
     started = "dist.init_process_group(backend)\n"
     ended = "dist.barrier()\nopen("
@@ -134,6 +135,7 @@ def test_collectives_by_oneccl_give_what_they_are_defined_to(run_python: RunPyth
 @needs_oneccl
 @needs_driver
 @pytest.mark.parametrize("device", ["bmg", "pvc"])
+@pytest.mark.rotates(2)
 def test_intels_driver_takes_what_oneccl_enqueues(tmp_path: Path, device: str) -> None:
     outcome = run_on(device, LAUNCHED, tmp_path, count=2, ANYXPU_XCCL="oneccl")
     assert outcome.stdout.splitlines()[-1] == '"done"'

@@ -154,6 +154,7 @@ def test_what_one_primitive_does_not_do_is_done_one_by_one_and_named():
         mkldnn._convolution_pointwise(y, v, c, *steps(2), "cosh", [], None)
 
 
+@pytest.mark.rotates(2)
 def test_a_frozen_graph_needs_no_host(run_python, tmp_path):
     done = run_python(
         """

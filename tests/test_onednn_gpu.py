@@ -58,7 +58,7 @@ def check_sweep(device: str, folder: Path, *arguments: str, **variables: str) ->
 
 
 @pytest.mark.parametrize("device", EVERYDAY)
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 def test_every_operator_is_created_and_executed(device, tmp_path, caches):
     ways = check_sweep(device, tmp_path, **caches)
     assert ways["library"] > 100

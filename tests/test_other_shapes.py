@@ -19,7 +19,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 
 pytestmark = [
     pytest.mark.not_simulated("compares results"),
-    pytest.mark.rotates(6),
+    pytest.mark.rotates(9),
 ]
 
 _DRAWN = "bernoulli cauchy dropout empty exponential fractional geometric multinomial normal rand resize_ rrelu uniform"
@@ -119,7 +119,7 @@ def difference(ours: Any, theirs: Any) -> str | None:
     return None
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_another_shape_is_answered_or_refused_as_the_cpu_does(xpu, name):
     op = OPERATORS[name]

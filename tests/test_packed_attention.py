@@ -70,7 +70,7 @@ def problems():
                 yield pytest.param(sequences, window, dtype, marks=marks, id=f"{i}-{window}-{dtype}")
 
 
-@pytest.mark.rotates(6)
+@pytest.mark.rotates(9)
 @pytest.mark.parametrize("sequences, window, dtype", problems())
 def test_packed_sequences_and_their_gradients(xpu, sequences, window, dtype):
     *shape, queries, keys = sequences
@@ -94,7 +94,7 @@ def test_packed_sequences_and_their_gradients(xpu, sequences, window, dtype):
         assert relative(mine.grad, theirs.grad) < 2 * BOUND[dtype]
 
 
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("causal", [False, True])
 def test_batches_as_flash_attention_lays_them_out(xpu, causal):
     for length, keys in ((33, 33), (20, 50)):
@@ -111,7 +111,7 @@ def test_batches_as_flash_attention_lays_them_out(xpu, causal):
             assert relative(mine.grad, theirs.grad) < 2e-6
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 @pytest.mark.parametrize("mask", [0, 1, 2])
 def test_the_efficient_form(xpu, mask):
     queries, keys = [20, 1, 45], [20, 7, 50]
@@ -173,7 +173,7 @@ def test_dropout_drops_the_same_weights_forward_and_backward(xpu):
         assert relative(by_value[first : first + n], want) < 1e-6
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 @pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (16, 0)], ids=str)
 def test_varlen_attn(xpu, window):
     varlen = pytest.importorskip("torch.nn.attention.varlen", reason="this torch has no varlen_attn")
@@ -232,7 +232,7 @@ def jagged(parts: list[Tensor], device) -> Tensor:
     return made
 
 
-@pytest.mark.rotates(4)
+@pytest.mark.rotates(6)
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("size", [8, 20])
 @pytest.mark.parametrize("causal", [False, True])

@@ -43,7 +43,7 @@ def layouts(x: torch.Tensor, rng: random.Random) -> torch.Tensor:
     return x
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 @pytest.mark.parametrize("dims", (1, 2, 3))
 @pytest.mark.parametrize("kind", ("reflection", "replication"))
 def test_padding(kind, dims, full):
@@ -85,6 +85,7 @@ def test_padding(kind, dims, full):
             forward(x.bool().to(device), [1, 1] * dims)
 
 
+@pytest.mark.rotates(2)
 def test_columns(full):
     """im2col, and col2im of any columns; windows that overlap, that leave gaps, and that are in the padding."""
     rng = random.Random(torch.initial_seed())

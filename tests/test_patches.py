@@ -95,6 +95,7 @@ print(len(said))
 
 
 @pytest.mark.not_simulated("compares results; what is broken is the same there")
+@pytest.mark.rotates(2)
 def test_compiling_goes_on_with_every_change_broken(run_python: RunPython) -> None:
     done = run_python(EVERYTHING_BROKEN)
     assert int(done.stdout.split()[-1]) == sum(patch.is_for(torch.__version__) for patch in patches.TABLE) - 1

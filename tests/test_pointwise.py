@@ -128,7 +128,7 @@ def row_id(row: pointwise.Row) -> str:
 
 
 @pytest.mark.parametrize("row", pointwise.ROWS, ids=row_id)
-@pytest.mark.rotates(6)
+@pytest.mark.rotates(9)
 def test_every_form_of_every_type_equals_the_cpus(row, full):
     """Functional, in place and into a tensor that lies otherwise; nothing on the host."""
     forms = list(pointwise.forms(row.overload))
@@ -296,7 +296,7 @@ def test_special_numbers_are_what_the_cpu_makes_of_them(row):
 
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 def test_integers_at_their_ends(dtype):
     """Quotients that a processor traps (by zero, of the least by -1) neither stop the process nor the device."""
     info = torch.iinfo(dtype)

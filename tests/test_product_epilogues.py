@@ -67,7 +67,7 @@ def relative(got, want) -> float:
     return float((got.detach().cpu().double() - want).norm() / want.norm())
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 @pytest.mark.parametrize("dtype", BOUND, ids=str)
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_function_of_a_product_is_taken_along(function, dtype):

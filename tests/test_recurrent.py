@@ -215,7 +215,7 @@ def test_the_layer_itself_has_gradients(cell, told):
     close(by, torch.autograd.grad(expected, exact[:count], gradient.double()), torch.float32)
 
 
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_compiled_whole(kind):
     ours, exact = networks(kind, num_layers=2)

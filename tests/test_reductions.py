@@ -78,7 +78,7 @@ def numbers(shape, dtype):
     return (torch.rand(shape, dtype=torch.float64) - 0.3).to(dtype)
 
 
-@pytest.mark.rotates(6)
+@pytest.mark.rotates(9)
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.int64, torch.int8, torch.uint8, torch.bool], ids=str)
 @pytest.mark.parametrize("name", ["sum", "mean", "amax", "amin", "any", "all"])
 def test_reductions_over_any_dimensions(name, dtype):
@@ -103,7 +103,7 @@ def test_reductions_over_any_dimensions(name, dtype):
                 near(got, want, (name, shape, more, lying.stride()), scale=max(1.0, t.numel() ** 0.5))
 
 
-@pytest.mark.rotates(6)
+@pytest.mark.rotates(9)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("order", [2, 1, 0, 3, 0.5, float("inf"), float("-inf")])
 def test_norms(order, dtype):

@@ -145,7 +145,7 @@ def given_back(grad: np.ndarray, rois: np.ndarray, image: tuple[int, ...], weigh
     return out
 
 
-@pytest.mark.rotates(4)
+@pytest.mark.rotates(6)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("grid", [0, 2])
 @pytest.mark.parametrize("aligned", [False, True])
@@ -180,7 +180,7 @@ def test_aligned_regions_with_a_channel_for_each_bin(dtype: torch.dtype, grid: i
     near(back, given_back(grad.double().numpy(), rois.numpy(), image, weights, True), dtype)
 
 
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_pooled_regions_are_the_largest_of_their_bins(dtype: torch.dtype, on_device: None) -> None:
     image, pooled, scale = (2, 3, 9, 13), (3, 4), 0.5
@@ -312,7 +312,7 @@ CONVOLUTIONS = {
 }
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("name", CONVOLUTIONS)

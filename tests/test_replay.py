@@ -343,7 +343,7 @@ def outcome(op: Any, sample: Any, turn: int) -> Any:
         return type(error).__name__
 
 
-@pytest.mark.rotates(12)
+@pytest.mark.rotates(18)
 @pytest.mark.parametrize(
     "op", CASES, ids=lambda op: f"{op.name}{'.' if op.variant_test_name else ''}{op.variant_test_name}"
 )

@@ -97,6 +97,7 @@ def compiled(out: str) -> int:
 
 
 @pytest.mark.parametrize("more", ["", pytest.param(GRAPH, marks=pytest.mark.full)])
+@pytest.mark.rotates(2)
 def test_two_processes_that_compile_the_same_at_once_are_both_right(more, work):
     ready = "import pathlib, time, torch\npathlib.Path(f'ready{sys.argv[1]}').touch()\n"
     wait = "while not pathlib.Path('go').exists(): time.sleep(0.001)\ndel sys.argv[1]\n"
@@ -120,7 +121,7 @@ for salt in itertools.count(2):
 
 
 @pytest.mark.parametrize("kills", [5, pytest.param(50, marks=pytest.mark.full)])
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 def test_processes_killed_while_they_compile_leave_a_cache_that_serves(kills, work):
     moments = random.Random(kills)
     for _ in range(kills):
@@ -161,6 +162,7 @@ FILES = (
 )
 
 
+@pytest.mark.rotates(2)
 def test_a_damaged_kernel_is_compiled_again(work, full):
     out, _ = finish(start(work, CHECK, *SALTS))
     folders = [Path(line.removeprefix("folder ")).parent for line in out.splitlines() if line.startswith("folder ")]
@@ -177,7 +179,7 @@ def damaged(name: str) -> object:
 
 
 @pytest.mark.parametrize("damage", [damaged(name) for name in DAMAGE])
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 def test_a_damaged_kernel_of_a_graph_is_named_and_then_made_again(damage, work):
     finish(start(work, GRAPH))
     files = list(work.glob("**/*.zebin"))
@@ -201,6 +203,7 @@ def copied_cache(work: Path) -> Path:
     return folder
 
 
+@pytest.mark.rotates(2)
 def test_a_damaged_library_is_linked_again_and_a_damaged_copy_kernel_compiled_again(work):
     folder = copied_cache(work)
     program = (
@@ -249,6 +252,7 @@ def test_a_kernel_cache_that_cannot_be_written_is_one_clear_error(limit, reason,
     assert reason in last and "set TRITON_CACHE_DIR to another folder" in last
 
 
+@pytest.mark.rotates(2)
 def test_a_read_only_cache_that_has_everything_serves(work):
     folder = copied_cache(work)
     finish(start(work, CHECK, *SALTS, ANYXPU_CACHE_DIR=folder))

@@ -6,7 +6,7 @@ import datetime
 from pathlib import Path
 from types import SimpleNamespace
 
-from tests.conftest import of_other_days
+from tests.conftest import MANY, of_other_days
 
 
 def items(test: str, cases: int, parts: int | None) -> list:
@@ -25,7 +25,7 @@ def days(count: int) -> list[str]:
 
 
 def test_a_day_has_one_part():
-    long, always = items("test_long", 12, 3), items("test_always", 4, None)
+    long, always = items("test_long", 12, 3), items("test_always", MANY - 1, None)
     for day in days(5):
         left = of_other_days([*long, *always], day)
         assert len(left) == 8 and all(item in long for item in left)
@@ -46,3 +46,10 @@ def test_fewer_cases_than_parts_have_some_of_the_days():
     single = items("test_single", 1, 3)
     runs = sum(not of_other_days(list(single), day) for day in days(300))
     assert 70 <= runs <= 130
+
+
+def test_many_cases_run_every_other_day_unless_all_are_wanted():
+    many, whole = items("test_many", 2 * MANY, None), items("test_whole", 2 * MANY, 1)
+    for day in days(5):
+        left = of_other_days([*many, *whole], day)
+        assert len(left) == MANY and all(item in many for item in left)

@@ -105,7 +105,7 @@ def _turned(t: torch.Tensor) -> torch.Tensor:
     return turned.requires_grad_(t.requires_grad)
 
 
-@pytest.mark.rotates(60)
+@pytest.mark.rotates(90)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_operator(part: int) -> None:
     compared = 0

@@ -20,7 +20,7 @@ NAMES = ("nn.functional.grid_sample", "grid_sampler_2d", "grid_sampler_3d")
 aten = torch.ops.aten
 
 
-@pytest.mark.rotates(6)
+@pytest.mark.rotates(9)
 @pytest.mark.parametrize("op", database.operators(NAMES), ids=database.name)
 def test_samples(op, full):
     # Torch 2.15 has cubic samples of volumes, which the host makes.
@@ -34,7 +34,7 @@ def floats(full: bool, rng: random.Random) -> list[torch.dtype]:
     return [torch.float32, *(some if full else rng.sample(some, 1))]
 
 
-@pytest.mark.rotates(5)
+@pytest.mark.rotates(8)
 @pytest.mark.parametrize(("dims", "mode"), [(2, 0), (2, 1), (2, 2), (3, 0), (3, 1)])
 def test_points_in_and_outside(dims, mode, full):
     """Images and grids of every layout, points within, on edges, far outside; gradients of both."""
@@ -79,7 +79,7 @@ def test_points_in_and_outside(dims, mode, full):
             assert not {n for n, ways in anyxpu.ops.counters().items() if "host" in ways}
 
 
-@pytest.mark.rotates(4)
+@pytest.mark.rotates(6)
 @pytest.mark.parametrize(("dims", "mode"), [(2, 0), (2, 1), (3, 0), (3, 1)])
 def test_points_that_are_no_numbers_and_far_away(dims, mode):
     """They are outside the image, NaN before it as on CUDA (CPU torch makes NaN of some and the last of others)."""

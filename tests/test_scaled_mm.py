@@ -37,7 +37,7 @@ def on_device(args):
     return [t.t().contiguous().xpu().t() if t.dim() == 2 and t.stride(0) == 1 != t.shape[0] else t.xpu() for t in args]
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 @pytest.mark.parametrize("by_rows", [False, True], ids=["tensorwise", "rowwise"])
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

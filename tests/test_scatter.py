@@ -64,7 +64,7 @@ def on_both(*tensors: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
     return [(t, t.to(DEVICE)) for t in tensors]
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 @pytest.mark.parametrize("dtype", (*INTEGERS, *FLOATS), ids=str)
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 @pytest.mark.parametrize("include_self", (True, False))
@@ -95,7 +95,7 @@ def test_any_strides_dimensions_and_smaller_indices(device_type, monkeypatch, la
     assert launched == ({"scatter_lines", "scatter_blocks"} if device_type == "cpu" else {"scatter_lines"})
 
 
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize(
     ("shape", "dim"),
     (

@@ -77,6 +77,7 @@ if __name__ == "__main__":
 @shared_memory
 @pytest.mark.not_simulated("compares results")
 @pytest.mark.parametrize("strategy", ["file_descriptor", "file_system"])
+@pytest.mark.rotates(2)
 def test_two_processes_see_one_tensor(tmp_path: Path, strategy: str) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)

@@ -36,7 +36,7 @@ def test_refused():
 """
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("device", ["bmg", "pvc"])
 def test_a_slice_of_the_suite_holds_on_a_simulated_gpu(device, tmp_path):
@@ -46,6 +46,7 @@ def test_a_slice_of_the_suite_holds_on_a_simulated_gpu(device, tmp_path):
     assert row.counts["build"] > 50 and row.counts["launch"] > 200 and row.counts["launch_refused"] == 0
 
 
+@pytest.mark.rotates(2)
 def test_what_fails_dies_and_is_refused_is_named_and_the_others_run(tmp_path, capsys):
     file = simulate_suite.ROOT / "tests" / f"broken_{os.getpid()}.py"  # where the suite's conftest.py is in force
     file.write_text(BROKEN)

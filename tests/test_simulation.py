@@ -100,6 +100,7 @@ def test_a_program_and_the_pythons_it_starts_see_the_device(tmp_path) -> None:
 
 @needs_driver
 @pytest.mark.parametrize("command", ["pytest", str(Path(sys.executable).with_name("pytest"))])
+@pytest.mark.rotates(2)
 def test_scripts_of_the_environment_run_under_the_simulation(command, tmp_path) -> None:
     (tmp_path / "test_it.py").write_text(
         "def test_it(): import torch; assert torch.xpu.get_device_name()[:5] == 'Intel'"

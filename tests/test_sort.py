@@ -77,7 +77,7 @@ def assert_sorted(x: torch.Tensor, there: torch.Tensor, dim: int, descending: bo
 
 
 @pytest.mark.parametrize(("shapes", "dtype"), CASES, indirect=["shapes"], ids=str)
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 def test_rows_of_every_length_are_sorted_stably(dtype, shapes, no_host):
     for rows, n in (
         (3, 1),
@@ -163,7 +163,7 @@ def assert_selected(x: torch.Tensor, there: torch.Tensor, k: int, dim: int, larg
 
 
 @pytest.mark.parametrize(("shapes", "dtype"), [c for c in CASES if c[1] in SELECTABLE], indirect=["shapes"], ids=str)
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 def test_the_k_first_of_rows_of_every_length_are_selected(dtype, shapes, no_host):
     for rows, n in ((3, 1), (5, 7), (3, 64), (40, 65), (33, 14), (257, 3), (2, 129), (2, 640), (5, 641), (1, 3000)):
         x = elements((rows, n), dtype)

@@ -144,7 +144,7 @@ def swept(op, layout, dtype):
 
 
 @VALUES
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 def test_operators_of_the_database(full):
     chosen = [
         op

@@ -113,7 +113,7 @@ def test_every_special_function_of_the_table_is_compiled():
 
 
 @pytest.mark.parametrize("name", DOMAINS)
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 def test_functions_equal_float64s_over_their_domain(name):
     for dtype in types():
         bound = max(DIGITS[dtype], OF_THE_CPU.get(name, 0))
@@ -265,7 +265,7 @@ def test_little_igammac_keeps_its_digits():
 
 
 @pytest.mark.parametrize("name", POLYNOMIALS)
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 def test_polynomials_equal_float64s(name):
     """Of every degree to 12 and some beyond, in the middle, near the ends and outside."""
     low, high = (-0.2, 1.2) if "shifted" in name else (0, 4) if "laguerre" in name else (-1.2, 1.2)
@@ -280,7 +280,7 @@ def test_polynomials_equal_float64s(name):
 
 
 @pytest.mark.parametrize("name", POLYNOMIALS)
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 def test_polynomials_at_their_ends_are_the_cpus(name):
     """1, -1, 0 and a number that is none; of degrees that are no whole numbers the whole part; beside a number."""
     x = torch.tensor([0.0, -0.0, 1.0, -1.0, 0.5, 0.75, NAN])

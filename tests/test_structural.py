@@ -276,6 +276,7 @@ print(kernels.compiled())
 """
 
 
+@pytest.mark.rotates(2)
 def test_a_second_process_compiles_nothing(tmp_path):
     # The C++ is built already; only the directory of kernels is a new one.
     import anyxpu.cache

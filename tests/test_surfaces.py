@@ -93,7 +93,7 @@ def trained(name: str, options: dict[str, Any], device: str) -> list[Tensor]:
     return [p.detach() for p in model.parameters()]
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers_with_their_options(name):
     for options in known(name):
@@ -148,7 +148,7 @@ def of(make: Made, device: str) -> D.Distribution:
 
 
 @pytest.mark.not_simulated("torch.distributions looks at the numbers, and there nothing is computed")
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_distributions(name):
     """Drawn from, with gradients where they have some; densities, moments and entropy are the CPU's."""

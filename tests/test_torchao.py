@@ -78,7 +78,7 @@ def quantized(module: nn.Module, name: str) -> nn.Module:
     return module
 
 
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("name", EAGER)
 @torch.no_grad()
 def test_a_layer_is_as_near_as_its_format_allows(name: str, cell: Cell) -> None:  # noqa: F811
@@ -238,7 +238,7 @@ def stochastic(parameters: Any, lr: float) -> Any:
     return optim._AdamW(parameters, lr=lr)
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.full)], ids=["eager", "compiled"])
 @pytest.mark.parametrize("name", TRAINED)
 def test_training_follows_the_cpus(name: str, compiled: bool, cell: Cell) -> None:  # noqa: F811
@@ -393,7 +393,7 @@ def mx_experts() -> Any:
     ("name", "config"),
     [("experts, float8", float8_experts), pytest.param("experts, mxfp8 emulated", mx_experts, marks=pytest.mark.full)],
 )
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 def test_experts_in_training(name: str, config: Callable[[], Any], cell: Cell) -> None:  # noqa: F811
     if tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 9) and torchao.__version__.startswith("0.18."):
         pytest.skip("torchao 0.18 tunes its kernels by a key that Triton 3.9 refuses")

@@ -135,7 +135,7 @@ def multiplied(kernel, a, b, tile=TILE, offset=0, **options):
         ("masked", (27, 24, 88), 0, False),  # a width below 64
     ],
 )
-@pytest.mark.rotates(6)
+@pytest.mark.rotates(9)
 def test_block_loads_are_used_where_they_fit(name, shape, offset, fits, way):
     m, n, k = shape
     a, b = torch.randn(m, k).half(), torch.randn(k, n).half()
@@ -146,7 +146,7 @@ def test_block_loads_are_used_where_they_fit(name, shape, offset, fits, way):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int8], ids=str)
 @pytest.mark.parametrize(("tile", "warps"), [((8, 16, 32), 1), ((16, 64, 32), 2), ((64, 32, 64), 8)], ids=str)
-@pytest.mark.rotates(5)
+@pytest.mark.rotates(8)
 def test_every_tile_of_a_ragged_matrix(tile, warps, dtype):
     m, n, k = 70, 80, 208
     if dtype == torch.int8:
@@ -165,7 +165,7 @@ def test_a_tile_may_begin_outside_of_its_matrix():
 
 
 @pytest.mark.parametrize("n", [64, 90])
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 def test_one_operand_may_be_computed(n):
     a, b = torch.randn(40, 96).half(), torch.randn(96, n).half()
     torch.testing.assert_close(multiplied(half, a, b), a.double() @ b.double(), atol=1e-3, rtol=1e-4)

@@ -66,7 +66,7 @@ def test_a_second_process_compiles_no_jit_kernel(tmp_path, run_python):
     assert "compiled 0" in run_python(program, **caches(tmp_path)).stdout
 
 
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 def test_a_second_process_compiles_nothing_of_a_graph(tmp_path, run_python):
     log = tmp_path / "compiles"
     environment = {**caches(tmp_path), "ANYXPU_LOG_COMPILES": str(log)}
@@ -110,7 +110,7 @@ CHOICES_PROGRAM = """
 
 
 @pytest.mark.not_simulated("it is about a CPU device")
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 def test_one_configuration_of_a_kernel_is_compiled_on_a_cpu_unless_tuning_is_asked_for(tmp_path, run_python):
     counts = []
     for tuned in ("0", "1"):

@@ -342,7 +342,7 @@ def dot_kernel(
     tl.store(o + m[:, None] * N + n[None, :], acc, (m < M)[:, None] & (n < N)[None, :])
 
 
-@pytest.mark.rotates(12)  # a CPU's compiler takes half a minute for what stands for a matrix engine
+@pytest.mark.rotates(18)  # a CPU's compiler takes half a minute for what stands for a matrix engine
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int8], ids=str)
 @pytest.mark.parametrize("tile", [(16, 16, 16), (32, 64, 32), (64, 16, 64), (8, 16, 32)])
 @BOTH
@@ -399,7 +399,7 @@ def turned_dot_kernel(a, b, o, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr
     tl.store(o + i[:, None] * N + j[None, :], total)
 
 
-@pytest.mark.rotates(4)
+@pytest.mark.rotates(6)
 @BOTH
 @pytest.mark.parametrize("sides", ["left", "right", "both", "none"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8, torch.float64], ids=str)

@@ -188,6 +188,7 @@ class Block(torch.nn.Module):
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.SGD], ids=lambda o: o.__name__)
+@pytest.mark.rotates(2)
 def test_training_steps_follow_the_cpu_in_f64(optimizer, xpu):
     torch.manual_seed(0)
     reference = Block().double()
@@ -243,7 +244,7 @@ def test_a_convolutional_network_trains(xpu):
         torch.testing.assert_close(b.cpu().double(), r.double(), atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("mask", ["none", "causal", "bool", "float"])
 def test_attention_with_every_kind_of_mask_and_its_gradients(mask, xpu):
     shape, length = (2, 3, 10, 8), 10

@@ -95,7 +95,7 @@ INTEGER_OPS = {
 }
 
 
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
 @pytest.mark.parametrize("op", INTEGER_OPS)
 def test_integer_arithmetic_has_c_semantics(op, dtype):
@@ -166,7 +166,7 @@ def cast_kernel(x, o, n, B: tl.constexpr):
     tl.store(o + i, tl.load(x + i, i < n).to(o.dtype.element_ty), i < n)
 
 
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("target", [*FLOATS, *INTEGERS, torch.bool], ids=str)
 @pytest.mark.parametrize("source", [*FLOATS, *INTEGERS, torch.bool], ids=str)
 def test_casts_between_all_types_match_torch(source, target):

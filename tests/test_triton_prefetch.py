@@ -192,7 +192,7 @@ SHAPE = (13, 50, 150)  # five iterations
 
 
 @pytest.mark.parametrize(("name", "stages"), [*((name, n) for name in KERNELS for n in (2, 4)), ("recomputing", 7)])
-@pytest.mark.rotates(12)
+@pytest.mark.rotates(18)
 def test_every_line_of_a_tile_is_asked_for_once_and_in_time(name, stages, recording):
     buffers = run(KERNELS[name], SHAPE, {"num_stages": stages, "matrix_engine": 16})
     check(buffers, SHAPE, stages - 1)
@@ -207,20 +207,20 @@ def test_every_line_of_a_tile_is_asked_for_once_and_in_time(name, stages, record
     ],
     ids=["lanes8", "warps", "int8"],
 )
-@pytest.mark.rotates(8)
+@pytest.mark.rotates(12)
 def test_lines_are_spread_over_whatever_work_items_there_are(options, dtype, recording):
     shape = (13, 52, 152)
     check(run(recomputing, shape, {**options, "num_stages": 3}, dtype), shape, 2)
 
 
 @pytest.mark.parametrize("k", [0, 20, 34])
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 def test_short_loops_ask_for_nothing_that_they_do_not_have(k, recording):
     shape = (13, 50, k)
     check(run(recomputing, shape, {"num_stages": 4, "matrix_engine": 16}), shape, 3)
 
 
-@pytest.mark.rotates(4)
+@pytest.mark.rotates(6)
 @pytest.mark.parametrize("k", [64, 160])
 @pytest.mark.parametrize("last", [160, 2**31 - 40], ids=["", "near_the_largest_number"])
 def test_the_loops_end_is_the_end_without_a_mask_too(last, k, recording):
@@ -229,7 +229,7 @@ def test_the_loops_end_is_the_end_without_a_mask_too(last, k, recording):
     check(run(unmasked, shape, options, bounds=(last - k, last)), shape, 3)
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 def test_a_loop_without_an_iteration_asks_for_nothing(recording):
     shape = (13, 50, 160)
     x, y = run(unmasked, shape, {"num_stages": 4, "matrix_engine": 16}, bounds=(64, 0))
@@ -306,7 +306,7 @@ HALF = dict.fromkeys("abqkv", "*fp16") | {"o": "*fp32", "pages": "*i32"}
 GEMM = {"BM": 16, "BN": 16, "BK": 16}
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 @pytest.mark.parametrize(
     ("kernel", "constants", "options", "prefetches"),
     [

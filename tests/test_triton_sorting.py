@@ -175,7 +175,7 @@ def test_what_is_sorted_along_keeps_all_its_bits():
     assert torch.equal(out, payload[x.argsort()])
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 def test_results_are_those_of_the_unrolled_networks_bit_by_bit(unrolled):
     x = torch.randn(4, 32).mul(2).round()  # of both zeros
     x = x.masked_fill(torch.rand(x.shape) < 0.2, float("nan"))
@@ -209,7 +209,7 @@ def argsorted(x: torch.Tensor, dtype: torch.dtype, down: bool) -> tuple[torch.Te
     return out, ids
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 @pytest.mark.parametrize("down", [False, True], ids=["up", "down"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32], ids=["float32", "int32"])
 @pytest.mark.parametrize("ids", [torch.int32, torch.int64], ids=["i32", "i64"])

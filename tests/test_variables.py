@@ -122,7 +122,7 @@ else:
 """
 
 
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(3)
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 @pytest.mark.parametrize("whose", ["triton", "inductor"])
 def test_kernels_that_another_user_owns_are_not_loaded(tmp_path: Path, whose: str) -> None:

@@ -178,6 +178,7 @@ print("met")
 
 
 @pytest.mark.parametrize("how", ["device", "event", "copy"])
+@pytest.mark.rotates(2)
 def test_the_thread_that_waits_gives_its_core_to_what_another_one_launched(tmp_path: Path, how: str) -> None:
     program = tmp_path / "meeting.py"
     program.write_text(MEETING)

@@ -42,6 +42,7 @@ def run(tmp_path: Path):
     return run
 
 
+@pytest.mark.rotates(2)
 def test_what_a_program_asked_for_is_there_when_it_runs_again(run) -> None:
     first = run("-m", "anyxpu", "warm", "PROGRAM", "one", "--two")
     assert first.returncode == 2, first.stderr  # its own

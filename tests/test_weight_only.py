@@ -42,7 +42,7 @@ def check(got: torch.Tensor, want: torch.Tensor, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
 @pytest.mark.parametrize("rows", ROWS)
-@pytest.mark.rotates(5)
+@pytest.mark.rotates(8)
 def test_four_bits(rows, dtype):
     for n, k, group in WEIGHTS:
         for factors in {dtype, torch.float32} if n == 17 else {dtype}:
@@ -72,7 +72,7 @@ def test_four_bits_with_scales_and_zeros_in_pairs(rows, dtype):
         torch._weight_int4pack_mm(x.xpu(), packed, 64, both)
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
 @pytest.mark.parametrize("rows", ROWS)
 def test_eight_bits(rows, dtype):
@@ -85,7 +85,7 @@ def test_eight_bits(rows, dtype):
 
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
 @pytest.mark.parametrize("rows", (*ROWS, 7))
-@pytest.mark.rotates(4)
+@pytest.mark.rotates(6)
 def test_float8(rows, dtype):
     for n, k in ((64, 256), (17, 100), (3, 7), (33, 68)):
         numbers, x = (torch.randn(n, k) * torch.randn(n, 1).exp()).to(E4M3), torch.randn(rows, k, dtype=dtype)
@@ -120,7 +120,7 @@ def test_operands_of_any_strides():
         check(got, wide.cpu().double().t() @ meant.t(), torch.bfloat16)
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
 def test_what_a_weight_stands_for(dtype):
     """The way of what oneDNN does not have."""

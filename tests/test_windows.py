@@ -76,7 +76,7 @@ def types(full: bool):
 
 @pytest.mark.parametrize("dims", (2, 3))
 @pytest.mark.parametrize("kind", ("max", "avg", "adaptive_avg"))
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 def test_pooling(kind, dims, full):
     rng = random.Random(torch.initial_seed())
     for dtype in types(full):
@@ -133,7 +133,7 @@ def test_the_largest_of_a_window_is_found_where_the_cpu_finds_it():
 
 @pytest.mark.parametrize("dims", (1, 2, 3))
 @pytest.mark.parametrize("mode", ("nearest", "nearest-exact", "linear", "corners"))
-@pytest.mark.rotates(6)
+@pytest.mark.rotates(9)
 def test_resizing(mode, dims, full):
     rng = random.Random(torch.initial_seed())
     word = {1: "linear", 2: "bilinear", 3: "trilinear"}[dims] if mode in ("linear", "corners") else mode

@@ -133,7 +133,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(5)
 @pytest.mark.not_simulated("compares results")
 @pytest.mark.parametrize(
     ("backend", "memory", "level"),
