@@ -43,13 +43,19 @@ def kernel(device: int, family: str, *words: Any, wait: bool = False) -> Launch 
 def _launch(device: int, family: str, words: tuple[Any, ...], made: tuple[Any, int, int, list[str]]) -> Launch:
     handle, lanes, operations, messages = made
     types = importlib.import_module(classes.module_of(family)).arguments(*words)
-    # Of little work the calling thread does all itself; of that of which nothing is said, never.
-    at_once, queued = (lib().Launcher(types, (lanes, 1, 1), 0, work, messages) for work in (((1, ()),), ()))
-    most = _LITTLE * _tile(words) // max(operations, 1)
-    queue = torch._C._xpu_getCurrentRawStream
+    tile, queue = _tile(words), torch._C._xpu_getCurrentRawStream
+    launchers: dict[int, Any] = {}
 
     def launch(groups: int, elements: int, *arguments: Any) -> None:
-        (at_once if elements <= most else queued)(groups, 1, 1, queue(device), handle, *arguments)
+        # What a program does, to a power of two: whether a CPU device's launching thread does all itself hangs on it,
+        # or shares it with its crew, or leaves it to the device's own threads, as work of which nothing is said.
+        each = max(elements * operations // (tile * max(groups, 1)), 1)
+        size = each.bit_length() if each * groups < _MUCH else 0
+        run = launchers.get(size)
+        if run is None:
+            work = ((1 << size - 1, ()),) if size else ()
+            run = launchers[size] = lib().Launcher(types, (lanes, 1, 1), 0, work, messages)
+        run(groups, 1, 1, queue(device), handle, *arguments)
 
     return launch
 
@@ -82,7 +88,7 @@ def ast_source(function: Any, types: Sequence[str], constants: Sequence[tuple[st
     return ASTSource(function, signature | dict.fromkeys(values, "constexpr"), values, {})
 
 
-_LITTLE = 10**6  # operations
+_MUCH = 1 << 30  # operations
 
 
 def _tile(words: Any) -> int:

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyxpu.ops import whole, windows
+from anyxpu.ops import launching, whole, windows
 
+_STEP = 4096  # elements that a CPU's program makes
 # Those of the CPU's and CUDA's operators.
 _TYPES = (*(t for t in whole.NAMES if t is not torch.bool), torch.complex64)
 
@@ -31,12 +32,19 @@ def pad(dims: int, reflect: bool, x: Tensor, padding: Sequence[int]) -> Any:
     if read is None or made is None:
         return NotImplemented
     sizes, before = made
-    out = read.empty(sizes)
-    width = whole.bits(x)
-    served = windows.launch(
-        "padding.pad", (read.tensor, out), read, sizes, read.sizes, sizes, *before, types=(str(width),) * 2,
-        REFLECT=reflect,
-    )  # fmt: skip
+    out, types = read.empty(sizes), (str(whole.bits(x)),) * 2
+    device, rows = x.get_device(), read.planes * sizes[0] * sizes[1]
+    if launching.on_cpu(device) and not read.last and max(out.numel(), x.numel()) <= whole.MOST:
+        down = max(1, min(_STEP // sizes[2], -(-rows // launching.programs(device))))
+        served = whole.launch(
+            "padding.pad_rows", (read.tensor, out), -(-rows // down), out.numel(), rows, down, *read.sizes, *sizes,
+            *before, types=types, REFLECT=reflect,
+            L=launching.power_of_two(read.sizes[2], 8, 64),
+        )  # fmt: skip
+    else:
+        served = windows.launch(
+            "padding.pad", (read.tensor, out), read, sizes, read.sizes, sizes, *before, types=types, REFLECT=reflect
+        )
     return _as_torch_lays_it(out, x) if served else NotImplemented
 
 

@@ -73,7 +73,7 @@ def linear(
         return out.copy_(read.tensor)
     steps = _steps(dims, read.sizes, sizes, scales, _corner_step if align_corners else _step)
     served = windows.launch(
-        "linear", (read.tensor, out), read, sizes, read.sizes, sizes, *steps, CORNERS=align_corners
+        "linear", (read.tensor, out), read, sizes, read.sizes, sizes, *steps, CORNERS=align_corners, DIMS=dims
     )  # fmt: skip
     return out if served else NotImplemented
 

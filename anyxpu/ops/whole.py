@@ -63,6 +63,7 @@ _TAKES = {
     "variance.rows": "iii#",
     "variance.columns": "iiii#",
     "variance.together": "iiiii#",
+    "padding.pad_rows": "i" * 11,
     "loss.each": "i#",
     "loss.summed": "ii##",
     "loss.slopes": "i##",

@@ -172,7 +172,10 @@ def avg_pool(
     """The mean of each window. PADDED: padding counts as zeros. DIVISOR: the sum is divided by that instead."""
     begin, end, strip = _rows(rows, down, C, OW, LAST, L)
     for first in range(begin, end, R):
-        plane, od, oh, ow, c, inside = _positions(first, strip, end, C, OD, OH, OW, LAST, R, L)
+        if LAST or S[2] == 1:
+            plane, od, oh, ow, c, inside = _positions(first, strip, end, C, OD, OH, OW, LAST, R, L)
+        else:
+            plane, od, oh, ow, c, inside = _places(first, strip, end, C, OD, OH, OW, LAST, R, L)
         total = tl.zeros((R, L), OP)
         for kd in range(K[0]):
             d = od * S[0] - P[0] + kd
@@ -180,8 +183,14 @@ def avg_pool(
                 h = oh * S[1] - P[1] + kh
                 for kw in range(K[2]):
                     w = ow * S[2] - P[2] + kw
-                    there = inside & (d >= 0) & (d < ID) & (h >= 0) & (h < IH) & (w >= 0) & (w < IW)
-                    total += tl.load(x + _address(plane, d, h, w, c, C, ID, IH, IW, LAST), mask=there, other=0.0).to(OP)
+                    there = (d >= 0) & (d < ID) & (h >= 0) & (h < IH) & (w >= 0) & (w < IW)
+                    if LAST or S[2] == 1:  # lanes are neighbours in memory
+                        at = _address(plane, d, h, w, c, C, ID, IH, IW, LAST)
+                        total += tl.load(x + at, mask=inside & there, other=0.0).to(OP)
+                    else:
+                        d_, h_, w_ = tl.maximum(d, 0), tl.maximum(h, 0), tl.maximum(w, 0)
+                        value = _taken(x + _inner(plane, d_, h_, w_, c, C, ID, IH, IW, LAST), inside, LAST).to(OP)
+                        total += tl.where(there, value, 0.0)
         total = total / divisor.to(OP) if DIVISOR else total / _divisor(od, oh, ow, ID, IH, IW, K, S, P, PADDED).to(OP)
         at = _address(plane, od, oh, ow, c, C, OD, OH, OW, LAST)
         tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
@@ -348,9 +357,12 @@ def _between(o, scale, size, CORNERS: tl.constexpr, OP: tl.constexpr):
 @triton.jit
 def linear(
     x, out, rows, down, C, ID, IH, IW, OD, OH, OW, fd, fh, fw,
-    CORNERS: tl.constexpr, OP: tl.constexpr, LAST: tl.constexpr, R: tl.constexpr, L: tl.constexpr,
+    CORNERS: tl.constexpr, DIMS: tl.constexpr, OP: tl.constexpr, LAST: tl.constexpr, R: tl.constexpr, L: tl.constexpr,
 ):  # fmt: skip
-    """Each element between its neighbours in every dimension; CORNERS: those of source and result lie together."""
+    """Each element between its neighbours in the last DIMS dimensions.
+
+    CORNERS: those of source and result lie together.
+    """
     begin, end, strip = _rows(rows, down, C, OW, LAST, L)
     for first in range(begin, end, R):
         plane, od, oh, ow, c, inside = _places(first, strip, end, C, OD, OH, OW, LAST, R, L)
@@ -358,14 +370,18 @@ def linear(
         h0, h1, th = _between(oh, fh, IH, CORNERS, OP)
         w0, w1, tw = _between(ow, fw, IW, CORNERS, OP)
         total = tl.zeros((R, L), OP)
-        for kd in tl.static_range(2):
-            for kh in tl.static_range(2):
+        for kd in tl.static_range(2 if DIMS == 3 else 1):
+            for kh in tl.static_range(2 if DIMS > 1 else 1):
                 a = _address(plane, d1 if kd else d0, h1 if kh else h0, w0, c, C, ID, IH, IW, LAST)
                 b = _address(plane, d1 if kd else d0, h1 if kh else h0, w1, c, C, ID, IH, IW, LAST)
-                part = (td if kd else 1 - td) * (th if kh else 1 - th)
                 left = _taken(x + a, inside, LAST).to(OP)
                 right = _taken(x + b, inside, LAST).to(OP)
-                total += part * (left * (1 - tw) + right * tw)
+                part = left * (1 - tw) + right * tw
+                if DIMS > 1:
+                    part = part * (th if kh else 1 - th)
+                if DIMS == 3:
+                    part = part * (td if kd else 1 - td)
+                total += part
         at = _address(plane, od, oh, ow, c, C, OD, OH, OW, LAST)
         tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
 
