@@ -59,7 +59,7 @@ def pad_rows(
         for start in range(left, right, L):
             lane = start + tl.arange(0, L)
             tl.store(target + lane, tl.load(source + (lane - before_w), mask=lane < right), mask=lane < right)
-        for o in range(0, tl.minimum(left, OW)):
+        for o in range(tl.minimum(left, OW)):
             tl.store(target + o, tl.load(source + _origin(o, before_w, IW, REFLECT)))
         for o in range(tl.maximum(right, 0), OW):
             tl.store(target + o, tl.load(source + _origin(o, before_w, IW, REFLECT)))
