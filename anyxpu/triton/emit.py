@@ -563,6 +563,7 @@ class Emitter:
                 compared = dict.fromkeys(c for conditions in inside.values() for c in conditions.split(" && "))
                 with self.braces(f"if ({' & '.join(f'({c})' for c in compared)})"):
                     turn(whole, true | frozenset(inside))
+                    self._stay_apart()
                 with self.braces("else"):
                     turn(whole, true)
             else:
@@ -588,6 +589,7 @@ class Emitter:
         empty = next(((bit, here.none) for bit, here in inside.items() if here.none is not None), None)
         with self.braces(f"if ({' && '.join(dict.fromkeys(here.all for here in inside.values()))})"):
             turn(true=inside)
+            self._stay_apart()
         if nothing:
             with self.braces(f"else if (!({' || '.join(f'({c})' for c in nothing)}))"):
                 turn()
@@ -601,6 +603,14 @@ class Emitter:
                 turn()
         loop.decided = {}
         return None
+
+    def _stay_apart(self) -> None:
+        """Keep the device's compiler from making this body and the one with masks the same, with masks for both.
+
+        It moves what two branches have in common behind them, but not across a barrier; between the lanes of one
+        thread that is nothing at all.
+        """
+        self.line("sub_group_barrier(CLK_LOCAL_MEM_FENCE);")
 
     @staticmethod
     def _nothing_to_do(loop: Loop, chosen: list[Op], kept: dict[Value, Array]) -> list[str]:
