@@ -521,6 +521,37 @@ def test_the_inverse_of_erf_at_every_size():
         assert float(((got.cpu().double() - want).abs() / want.abs().clamp_min(1e-38)).max()) < 4 * 2.0**-24
 
 
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.float64, torch.int32, torch.uint8], ids=str)
+def test_products_of_vectors(dtype):
+    for n in (1, 7, 1000, 100_003):
+        x, y = (torch.randn(2 * n) * 3).to(dtype)[::2], (torch.randn(n) * 3).to(dtype)
+        got, want = torch.dot(x.to("xpu"), y.to("xpu")), torch.dot(x.double(), y.double())
+        near(torch.vdot(x.to("xpu"), y.to("xpu")), got.cpu())
+        if not dtype.is_floating_point:
+            near(got, torch.dot(x, y))
+        elif not simulate.active():
+            scale = float((x.double() * y.double()).abs().sum())
+            assert abs(float(got) - float(want)) <= max(4 * torch.finfo(dtype).eps, 1e-15) * scale
+    with pytest.raises(RuntimeError, match=r"same dtype|expected both vectors"):
+        torch.dot(torch.ones(3, device="xpu"), torch.ones(3, device="xpu", dtype=torch.int64))
+    anyxpu.ops.reset_counters()
+
+
+def test_the_logarithm_of_gamma_at_every_size():
+    x = torch.cat([torch.rand(20_000) * 12, 10 ** (torch.rand(2000) * 70 - 35)])
+    for zero in (1, 2):  # where its relative error counts
+        x = torch.cat([x, zero + (torch.rand(2000) - 0.5) * 1e-3, zero + (torch.rand(2000) - 0.5) * 1e-6])
+    ends = torch.tensor([0.0, -0.0, -1, -7, 1, 2, torch.inf, -torch.inf, torch.nan, 3e38])
+    near(torch.lgamma(ends.to("xpu")), torch.lgamma(ends))
+    below = -torch.rand(20_000) * 30
+    got, got_below = torch.lgamma(x.to("xpu")), torch.lgamma(below.to("xpu"))
+    if not simulate.active():
+        want, want_below = torch.lgamma(x.double()), torch.lgamma(below.double())
+        assert float(((got.cpu().double() - want).abs() / want.abs().clamp_min(1e-30)).max()) < 8 * 2.0**-24
+        # Towards an integer it grows without end, and the number says no better where it is than its last digit.
+        assert float(((got_below.cpu().double() - want_below).abs() / want_below.abs().clamp_min(1)).max()) < 2e-6
+
+
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_powers_of_two_do_not_leave_the_range_on_the_way(dtype):
     x = torch.tensor([1e-40, 1.5, 3e4, -3, 0, torch.inf]).to(dtype)

@@ -659,14 +659,6 @@ def addmv_(c: Tensor, matrix: Tensor, vector: Tensor, *, beta: float = 1, alpha:
     return _vector(c, matrix, vector, c, alpha, beta)
 
 
-def dot(a: Tensor, b: Tensor) -> Any:
-    """aten::dot and, as no complex dtype comes here, aten::vdot."""
-    if a.dim() != 1 or b.dim() != 1:
-        return _misfit(a)
-    result = product(None, a.unsqueeze(0), b.unsqueeze(1))
-    return result if result is NotImplemented else result.view(())
-
-
 def _added(rank: int, c: Tensor, a: Tensor, b: Tensor, out: Tensor | None, alpha: float, beta: float) -> Any:
     if a.dim() != rank or isinstance(alpha, complex) or isinstance(beta, complex):
         return _misfit(a)

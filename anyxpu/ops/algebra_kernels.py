@@ -8,6 +8,18 @@ import triton.language as tl
 
 
 @triton.jit
+def dot(x, y, out, n, chunk, OP: tl.constexpr, L: tl.constexpr):
+    """``out[program]``: the sum of the products of ``chunk`` of n pairs."""
+    begin = tl.program_id(0) * chunk
+    total = tl.zeros([L], OP)
+    for start in range(begin, tl.minimum(begin + chunk, n), L):
+        at = start + tl.arange(0, L)
+        one, other = tl.load(x + at, mask=at < n, other=0).to(OP), tl.load(y + at, mask=at < n, other=0).to(OP)
+        total += one * other
+    tl.store(out + tl.program_id(0), tl.sum(total, 0).to(out.dtype.element_ty))
+
+
+@triton.jit
 def cross(x, y, out, n, B, LINE: tl.constexpr, OP: tl.constexpr, L: tl.constexpr):
     """What is at right angles to both of n pairs of vectors: memory is ``(n / B, 3, B)``. LINE: B is 1."""
     v = tl.program_id(0) * L + tl.arange(0, L)

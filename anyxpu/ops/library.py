@@ -28,8 +28,6 @@ TABLE: dict[str, str] = {
     "addmv": "matmul.addmv",
     "addmv.out": "matmul.addmv_out",
     "addmv_": "matmul.addmv_",
-    "dot": "matmul.dot",
-    "vdot": "matmul.dot",
     "_int_mm": "integer.int_mm",
     "_int_mm.out": "integer.int_mm_out",
     "convolution_overrideable": "convolution.forward",
@@ -53,6 +51,8 @@ FEW_ROWS = {
     "addmm": "few_rows.addmm",
     "addmm.out": "few_rows.addmm_out",
 }
+# A kernel of ours sums the products of two vectors.
+SUMS = {"dot": "algebra.dot", "vdot": "algebra.dot"}
 FUSED_FEW_ROWS = {
     "_linear_pointwise": "few_rows.linear_pointwise",
     "_linear_pointwise.binary": "few_rows.linear_pointwise_binary",
@@ -99,6 +99,7 @@ def register() -> None:
     products = {name: f"anyxpu.onednn.{function}" for name, function in TABLE.items()}
     products |= {name: f"anyxpu.ops.{function}" for name, function in FEW_ROWS.items()}
     serve.register(products, "library", _decline)
+    serve.register({name: f"anyxpu.ops.{function}" for name, function in SUMS.items()}, "compiled", _decline)
     if torch.backends.mkldnn.is_available():  # a torch without it has no such operators
         fused = {name: f"anyxpu.onednn.{function}" for name, function in FUSED.items()}
         fused |= {name: f"anyxpu.ops.{function}" for name, function in FUSED_FEW_ROWS.items()}

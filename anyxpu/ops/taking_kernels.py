@@ -128,6 +128,17 @@ def count(x, counts, n, chunk, L: tl.constexpr):
 
 
 @triton.jit
+def _before(counts, L: tl.constexpr):
+    """The sum of the counts of the programs before this one."""
+    p = tl.program_id(0)
+    total = tl.zeros((L,), tl.int64)
+    for start in range(0, p, L):
+        lane = start + tl.arange(0, L)
+        total += tl.load(counts + lane, mask=lane < p, other=0)
+    return tl.sum(total, 0)
+
+
+@triton.jit
 def _size_of(d: tl.constexpr, size1, size2, size3, size4, size5):
     return size1 if d == 1 else (size2 if d == 2 else (size3 if d == 3 else (size4 if d == 4 else size5)))
 
@@ -139,11 +150,7 @@ def places(x, counts, out, total, n, chunk, size1, size2, size3, size4, size5, N
     ``counts``: of each program, and of those before it, what :func:`count` found.
     """
     p = tl.program_id(0)
-    before = tl.zeros((L,), tl.int64)
-    for start in range(0, p, L):
-        lane = start + tl.arange(0, L)
-        before += tl.load(counts + lane, mask=lane < p, other=0)
-    base = tl.sum(before, 0)
+    base = _before(counts, L)
     for start in range(0, chunk, L):
         within = start + tl.arange(0, L)
         lane = p * chunk + within
@@ -170,11 +177,7 @@ def pour(mask, counts, source, x, n, chunk, L: tl.constexpr):
     ``counts``: of each program, and of those before it, what :func:`count` found in the mask.
     """
     p = tl.program_id(0)
-    before = tl.zeros((L,), tl.int64)
-    for start in range(0, p, L):
-        lane = start + tl.arange(0, L)
-        before += tl.load(counts + lane, mask=lane < p, other=0)
-    base = tl.sum(before, 0)
+    base = _before(counts, L)
     for start in range(0, chunk, L):
         within = start + tl.arange(0, L)
         lane = p * chunk + within

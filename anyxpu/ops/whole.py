@@ -33,6 +33,7 @@ _TAKES = {
     "scan.extremes": "iii",
     "scan.log_sums": "iii",
     "scan.extremes_of_rows": "iii",
+    "algebra.dot": "ii",
     "algebra.cross": "ii",
     "bags.forward": "iiiiiii",
     "extreme.rows": "iiiii",

@@ -45,6 +45,33 @@ inline float ax_erfinv_f32(float x) {
   return fabs(x) == 1.0f ? copysign(INFINITY, x) : p * x;
 }
 
+/* --- ax_lgamma_f32: the logarithm of |gamma(x)|. lgamma(1 + t) / t on [-0.25, 0.5] and lgamma(2 + t) / t on [-0.5, 1] are
+ * polynomials of degree 9, fitted at Chebyshev's points to values of 40 digits, within 1e-8, so that it is right to the
+ * last digits about its zeros; beyond 3 it is Stirling's series (DLMF 5.11.1), below 0.75 that of x + 1 less log(x), and
+ * below 0 the reflected one (DLMF 5.5.3). */
+inline float ax_lgamma_f32(float x) {
+  float a = fabs(x), l = log(a);
+  bool one = a < 0.5f || (a >= 0.75f && a < 1.5f);
+  float t = a < 0.5f ? a : a < 1.5f ? a - 1.0f : a - 2.0f;
+  float p = one ? 0.0408296313f : 4.8392776e-05f;
+  p = fma(p, t, one ? -0.100169602f : -0.000218408275f);
+  p = fma(p, t, one ? 0.131287612f : 0.000540575518f);
+  p = fma(p, t, one ? -0.146533619f : -0.00120573828f);
+  p = fma(p, t, one ? 0.16951727f : 0.00288483164f);
+  p = fma(p, t, one ? -0.207270761f : -0.0073825551f);
+  p = fma(p, t, one ? 0.270575259f : 0.0205812252f);
+  p = fma(p, t, one ? -0.400687275f : -0.0673524993f);
+  p = fma(p, t, one ? 0.822467104f : 0.322467022f);
+  p = fma(p, t, one ? -0.577215661f : 0.422784337f);
+  p = t * p - (a < 0.75f ? l : 0.0f);
+  float r = 1.0f / a, s = r * r;
+  float far = r * fma(s, fma(s, fma(s, -5.95238095e-4f, 7.93650794e-4f), -2.77777778e-3f), 0.0833333333f);
+  far = fma(a - 0.5f, l - 1.0f, 0.418938533f + far);
+  float y = a < 3.0f ? p : far;
+  y = x < 0.0f ? 1.14472989f - log(fabs(sinpi(a))) - l - y : y;
+  return isinf(x) || a == 0.0f ? INFINITY : y;
+}
+
 /* --- ax_byte_perm: four bytes of the eight in y:x, each chosen by three bits of s */
 inline int ax_byte_perm(int x, int y, int s) {
   ulong both = (ulong)(uint)y << 32 | (uint)x;
