@@ -293,6 +293,30 @@ def test_bags_of_many_widths(mode, dtype, last):
         near(of_device("xpu"), want, {torch.float32: 1e-5, torch.float16: 2e-3}.get(dtype, 1e-12))
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_indices_behind_the_last_bags_end_are_in_none(mode):
+    """Of ATen's CPU they leave gradients that were never written."""
+    table, indices, ends = torch.randn(6, 3), torch.randint(0, 6, (50,)), torch.tensor([0, 7, 7, 20])
+    weights = torch.rand(50) if mode == "sum" else None
+    results = []
+    for device, count in (("cpu", 20), ("xpu", 50)):  # the CPU gets none of them
+        leaves = [t.to(device).detach().requires_grad_() for t in (table, weights) if t is not None]
+        out = F.embedding_bag(
+            indices[:count].to(device), leaves[0], ends.to(device), mode=mode, include_last_offset=True,
+            per_sample_weights=leaves[1][:count] if mode == "sum" else None,
+        )  # fmt: skip
+        results.append((out, *torch.autograd.grad(out.square().sum(), leaves)))
+    for got, want in zip(results[1], results[0], strict=True):
+        near(got, want, 1e-5)
+    if mode != "max":  # of which torch has no sparse gradient
+        leaf = table.to("xpu").requires_grad_()
+        out = F.embedding_bag(
+            indices.to("xpu"), leaf, ends.to("xpu"), mode=mode, include_last_offset=True, sparse=True,
+            per_sample_weights=None if weights is None else weights.to("xpu"),
+        )  # fmt: skip
+        near(torch.autograd.grad(out.square().sum(), leaf)[0].to_dense(), results[0][1], 1e-5)
+
+
 @pytest.mark.parametrize(
     ("offsets", "index", "words"),
     [

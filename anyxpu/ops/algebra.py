@@ -12,14 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyxpu.ops import launching, whole
+from anyxpu.ops import whole
 
 Number = int | float
 _NARROW = (torch.float16, torch.bfloat16)
 _FLOATS = (torch.float32, torch.float64, *_NARROW)
-
-
-_CHUNK = 1 << 14  # products that a program sums, where that keeps the device busy
 
 
 def dot(x: Tensor, y: Tensor) -> Any:
@@ -27,11 +24,8 @@ def dot(x: Tensor, y: Tensor) -> Any:
     alike = (x.dtype, x.device) == (y.dtype, y.device) and x.dim() == y.dim() == 1 and x.shape == y.shape
     if not alike or x.dtype is torch.bool or x.numel() == 0 or not whole.served(x):
         return NotImplemented
-    n, x, y, cpu = x.numel(), x.contiguous(), y.contiguous(), launching.on_cpu(x.get_device())
-    lanes = 64 if cpu else 1024
-    parts = max(1, min(-(-n // _CHUNK), launching.programs(x.get_device()) * (4 if cpu else 1)))
-    chunk = -(-n // (parts * lanes)) * lanes
-    parts = -(-n // chunk)
+    n, x, y = x.numel(), x.contiguous(), y.contiguous()
+    lanes, chunk, parts = whole.shares(n, x.get_device())
     wide = torch.float32 if x.dtype in _NARROW else x.dtype
     out = torch.empty(parts, dtype=x.dtype if parts == 1 else wide, device=x.device)
     if not whole.launch("algebra.dot", (x, y, out), parts, n, n, chunk, OP=whole.NAMES[wide], L=lanes):

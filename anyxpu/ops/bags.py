@@ -69,7 +69,8 @@ def embedding_bag(
     factors = weight if per_sample_weights is None else per_sample_weights.contiguous()
     out = torch.empty(bags, width, dtype=weight.dtype, device=weight.device)
     bag_of, sizes = torch.empty_like(indices), torch.empty_like(offsets)
-    if include_last_offset:
+    if include_last_offset:  # what is behind the last bag's end is in none
+        bag_of.fill_(bags)
         sizes[-1:].zero_()
     maxima = torch.empty(out.shape if mode == _MAX else (0,), dtype=kind, device=weight.device)
     lanes = launching.power_of_two(width, 8, 64 if launching.on_cpu(device) else 256)
@@ -89,6 +90,11 @@ def embedding_bag_forward_only(*args: Any, **kwargs: Any) -> Any:
     return embedding_bag(*args, **kwargs)
 
 
+def _with_none(grad: Tensor, sizes: Tensor) -> Tensor:
+    """The gradient of each bag; where the last one's end was said, behind them of what is in none."""
+    return torch.cat([grad, grad.new_zeros(1, grad.shape[1])]) if sizes.numel() > grad.shape[0] else grad
+
+
 def dense_backward(
     grad: Tensor, indices: Tensor, offset2bag: Tensor, bag_size: Tensor, maximum_indices: Tensor, num_weights: int,
     scale_grad_by_freq: bool, mode: int, per_sample_weights: Tensor | None, padding_idx: int = -1,
@@ -105,7 +111,7 @@ def dense_backward(
         return made.scatter_add_(0, at.clamp_min(0), torch.where(at < 0, 0, grad).to(wide)).to(grad.dtype)
     if offset2bag.numel() != indices.numel():
         return NotImplemented
-    rows = grad.index_select(0, offset2bag)
+    rows = _with_none(grad, bag_size).index_select(0, offset2bag)
     if mode == _MEAN:
         rows = rows / bag_size.index_select(0, offset2bag).clamp_min(1).to(grad.dtype)[:, None]
     if per_sample_weights is not None:
@@ -122,8 +128,9 @@ def backward(
     if mode not in (_SUM, _MEAN, _MAX) or offset2bag.numel() != indices.numel() or indices.numel() == 0:
         return NotImplemented
     if sparse:
+        of_bags, sizes = _with_none(grad, bag_size), bag_size.clamp_min(1)  # by which means are divided
         return torch.ops.aten._embedding_bag_sparse_backward(
-            grad, indices, offsets, offset2bag, bag_size, num_weights, scale_grad_by_freq, mode, per_sample_weights,
+            of_bags, indices, offsets, offset2bag, sizes, num_weights, scale_grad_by_freq, mode, per_sample_weights,
             padding_idx,
         )  # fmt: skip
     return torch.ops.aten._embedding_bag_dense_backward(
@@ -139,7 +146,8 @@ def per_sample_weights_backward(
     if mode != _SUM or grad.dtype not in _FLOATS or offset2bag.numel() != indices.numel() or indices.numel() == 0:
         return NotImplemented
     wide = torch.float64 if grad.dtype is torch.float64 else torch.float32
-    made = (grad.index_select(0, offset2bag).to(wide) * weight.index_select(0, indices).to(wide)).sum(1)
+    of_bags = _with_none(grad, offsets).index_select(0, offset2bag)
+    made = (of_bags.to(wide) * weight.index_select(0, indices).to(wide)).sum(1)
     return (made if padding_idx < 0 else torch.where(indices == padding_idx, 0.0, made)).to(grad.dtype)
 
 

@@ -34,6 +34,7 @@ def pad(dims: int, reflect: bool, x: Tensor, padding: Sequence[int]) -> Any:
     sizes, before = made
     out, types = read.empty(sizes), (str(whole.bits(x)),) * 2
     device, rows = x.get_device(), read.planes * sizes[0] * sizes[1]
+    # A CPU reads lanes at places of their own one after the other: where W is the fastest only the edges are such.
     if launching.on_cpu(device) and not read.last and max(out.numel(), x.numel()) <= whole.MOST:
         down = max(1, min(_STEP // sizes[2], -(-rows // launching.programs(device))))
         served = whole.launch(

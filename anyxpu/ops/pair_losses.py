@@ -15,12 +15,11 @@ import torch
 import torch._prims_common
 from torch import Tensor
 
-from anyxpu.ops import launching, whole
+from anyxpu.ops import whole
 from anyxpu.ops.current_device import current
 
 _NONE, _MEAN = 0, 1  # at::Reduction
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-_CHUNK = 1 << 14  # numbers of a sum, where that keeps the device busy
 
 
 def mse_loss(x: Tensor, target: Tensor, reduction: int = _MEAN) -> Any:
@@ -149,12 +148,7 @@ def _as_iterated(made: Tensor, *operands: Tensor) -> Tensor:
 
 def _sum(pointers: tuple[Tensor, ...], words: dict[str, Any], n: int, reduction: int, p: float) -> Any:
     x = pointers[0]
-    device = x.get_device()
-    cpu = launching.on_cpu(device)
-    lanes = 64 if cpu else 1024
-    parts = max(1, min(-(-n // _CHUNK), launching.programs(device) * (4 if cpu else 1)))
-    chunk = -(-n // (parts * lanes)) * lanes
-    parts = -(-n // chunk)
+    lanes, chunk, parts = whole.shares(n, x.get_device())
     over = float(n) if reduction == _MEAN else 1.0
     wide = torch.float64 if x.dtype is torch.float64 else torch.float32
     out = torch.empty(parts, dtype=x.dtype if parts == 1 else wide, device=x.device)

@@ -135,7 +135,7 @@ def _extremes(self: Tensor, values: Tensor, indices: Tensor, dim: int, largest: 
         return NotImplemented
     kind = whole.NAMES[self.dtype] if self.dtype is not torch.bool else "u8"
     n, device = self.shape[dim], self.get_device()
-    if prod(self.shape[dim % self.dim() + 1 :]) == 1 and self.dtype is not torch.float64:
+    if prod(self.shape[dim % self.dim() + 1 :]) == 1:
         x = self.contiguous()
         out, places = torch.empty_like(x), torch.empty(x.shape, dtype=torch.int64, device=x.device)
         lanes = launching.power_of_two(n, 16, 64 if launching.on_cpu(device) else 256)

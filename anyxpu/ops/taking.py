@@ -302,7 +302,7 @@ def pour(x: Tensor, mask: Tensor, source: Tensor) -> Any:
     """Elements of ``source`` in a row to where ``mask``, of x's shape, is true; waits for the device."""
     moved, n = whole.bits(x), x.numel()
     if moved is None or n > whole.MOST or _overlapping(x) or _shares(x, mask, source):
-        return NotImplemented
+        return NotImplemented  # of what overlaps torch warns, or refuses it
     lanes, chunk, chunks = _chunks(n, x.get_device())
     mask, counts = mask.contiguous(), torch.empty(chunks, dtype=torch.int32, device=x.device)
     if not whole.launch("taking.count", (mask, counts), chunks, n, n, chunk, types=("u8", "i32"), L=lanes):

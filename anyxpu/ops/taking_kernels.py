@@ -116,14 +116,21 @@ def scatter_number(index, source, out, A, N, B, K, L: tl.constexpr):
 
 
 @triton.jit
+def _found(x, start, n, chunk, L: tl.constexpr):
+    """Elements of this program's ``chunk`` of n, from its ``start``-th on, and which of them are there and not zero."""
+    within = start + tl.arange(0, L)
+    lane = tl.program_id(0) * chunk + within
+    inside = (within < chunk) & (lane < n)
+    return lane, inside & (tl.load(x + lane, mask=inside, other=0) != 0)
+
+
+@triton.jit
 def count(x, counts, n, chunk, L: tl.constexpr):
     """How many of each program's ``chunk`` elements are not zero."""
-    first = tl.program_id(0) * chunk
     total = tl.zeros((L,), tl.int32)
     for start in range(0, chunk, L):
-        lane = first + start + tl.arange(0, L)
-        inside = (start + tl.arange(0, L) < chunk) & (lane < n)
-        total += (inside & (tl.load(x + lane, mask=inside, other=0) != 0)).to(tl.int32)
+        _, there = _found(x, start, n, chunk, L)
+        total += there.to(tl.int32)
     tl.store(counts + tl.program_id(0), tl.sum(total, 0))
 
 
@@ -149,13 +156,9 @@ def places(x, counts, out, total, n, chunk, size1, size2, size3, size4, size5, N
 
     ``counts``: of each program, and of those before it, what :func:`count` found.
     """
-    p = tl.program_id(0)
     base = _before(counts, L)
     for start in range(0, chunk, L):
-        within = start + tl.arange(0, L)
-        lane = p * chunk + within
-        inside = (within < chunk) & (lane < n)
-        there = inside & (tl.load(x + lane, mask=inside, other=0) != 0)
+        lane, there = _found(x, start, n, chunk, L)
         ranks = tl.cumsum(there.to(tl.int32), 0)
         to = out + (base + ranks - 1)
         whole = n.to(tl.int64)
@@ -166,7 +169,7 @@ def places(x, counts, out, total, n, chunk, size1, size2, size3, size4, size5, N
             rest = rest // size
         tl.store(to, rest.to(tl.int64), mask=there)
         base += tl.sum(there.to(tl.int64), 0)
-    if p == tl.num_programs(0) - 1:
+    if tl.program_id(0) == tl.num_programs(0) - 1:
         tl.store(total, base)
 
 
@@ -176,13 +179,9 @@ def pour(mask, counts, source, x, n, chunk, L: tl.constexpr):
 
     ``counts``: of each program, and of those before it, what :func:`count` found in the mask.
     """
-    p = tl.program_id(0)
     base = _before(counts, L)
     for start in range(0, chunk, L):
-        within = start + tl.arange(0, L)
-        lane = p * chunk + within
-        inside = (within < chunk) & (lane < n)
-        there = inside & (tl.load(mask + lane, mask=inside, other=0) != 0)
+        lane, there = _found(mask, start, n, chunk, L)
         ranks = tl.cumsum(there.to(tl.int32), 0)
         value = tl.load(source + (base + ranks - 1), mask=there)
         tl.store(x + lane, value, mask=there)

@@ -84,6 +84,7 @@ NAMES = {
     torch.uint8: "u8",
     torch.bool: "i1",
 }
+_SHARE = 1 << 14  # elements of a sum that a program has, where that keeps the device busy
 MOST = 2**31 - 2**16  # elements, that kernels count in 32 bits
 
 
@@ -147,6 +148,15 @@ def served(t: Tensor) -> bool:
 def bits(t: Tensor) -> str | None:
     """Unsigned integers of the width of its elements, that are moved as they are; None where there are none so wide."""
     return None if t.element_size() > 8 else f"u{8 * t.element_size()}"
+
+
+def shares(n: int, device: int) -> tuple[int, int, int]:
+    """How a sum of n elements is shared: lanes of its kernel, elements of a program, and programs, of a part each."""
+    cpu = launching.on_cpu(device)
+    lanes = 64 if cpu else 1024
+    parts = max(1, min(-(-n // _SHARE), launching.programs(device) * (4 if cpu else 1)))
+    chunk = -(-n // (parts * lanes)) * lanes
+    return lanes, chunk, -(-n // chunk)
 
 
 def line(device: int) -> int:
