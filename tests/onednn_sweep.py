@@ -93,7 +93,6 @@ def products(dtype: torch.dtype, everything: bool) -> Iterator[Case]:
     yield case("baddbmm_", lambda c, a, b: c.baddbmm_(a, b), sum_, left, right)
     yield case("mv", torch.mv, a, a[0])
     yield case("addmv", lambda c, a, b: torch.addmv(c, a, b, alpha=3, beta=2), b[0], b.t(), a[0])
-    yield case("dot", torch.dot, a[0], a[1])
     weight, bias = operand((16, 40), dtype), c[0]
     yield case("linear", torch.nn.functional.linear, operand((3, 5, 40), dtype), weight, bias)
     yield case("linear without bias", torch.nn.functional.linear, operand((3, 5, 40), dtype), weight)

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import anyxpu.ops
+from anyxpu.ops import library, registry, serve
 from tests.strided import (
     COMPLEXES,
     CONVERTIBLE,
@@ -411,8 +412,6 @@ def test_views_share_memory_and_agree_with_the_cpus(name, no_host):
 
 
 def test_every_view_operator_is_served_without_the_host():
-    from anyxpu.ops import registry
-
     hosted = []
     for name, way in registry.operators().items():
         returns = torch._C._get_schema(*registry._split(name)).returns
@@ -586,3 +585,18 @@ def test_a_scalar_of_an_empty_tensor_is_refused():
     for shape in ((0,), (2, 0)):
         with pytest.raises(RuntimeError, match="Empty tensor not supported"):
             torch.ops.aten._local_scalar_dense(torch.empty(shape, device="xpu"))
+
+
+def test_what_is_declared_to_have_a_kernel_has_one():
+    """Tables of operators are put on the dispatcher one after another, and one may not shut out the next."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    declared = [name for name in registry._declared if name.startswith("aten::")]
+    assert len(declared) > 1000
+    assert [name for name in declared if not has(name, "XPU")] == []
+
+
+def test_an_operator_has_one_function():
+    name = next(iter(library.SUMS))
+    serve.register({name: f"anyxpu.ops.{library.SUMS[name]}"}, "compiled")
+    with pytest.raises(ValueError, match=f"aten::{name} is served by anyxpu.ops.{library.SUMS[name]}"):
+        serve.register({name: "anyxpu.ops.algebra.trace"}, "compiled")

@@ -55,6 +55,8 @@ def register() -> None:
         library.register()
         for name in (*library.TABLE, *library.FEW_ROWS):
             registry.declare(f"aten::{name}", "library")
+        for name in library.SUMS:
+            registry.declare(f"aten::{name}", "compiled")
         for name in (*library.FUSED, *library.FUSED_FEW_ROWS):
             registry.declare(f"mkldnn::{name}", "library")
 

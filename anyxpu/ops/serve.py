@@ -54,13 +54,16 @@ _BY_CLASS = {
     )
 }
 
-_registered: dict[str, torch.library.Library | None] = {}
+_registered: dict[tuple[str, str, str], str] = {}  # namespace, dispatch key, operator -> the function that serves it
+_libraries: list[torch.library.Library] = []  # registrations end with their Library
 
 
 def register(
     table: dict[str, str], way: str, decline: Decline | None = None, namespace: str = "aten", key: str = "XPU"
 ) -> None:
-    """Put every operator of a table on a dispatch key. Imports none of the modules that the table names. Idempotent.
+    """Put every operator of a table on a dispatch key. Imports none of the modules that the table names.
+
+    Idempotent; an operator has one function on a key, whichever table names it.
 
     Args:
         table: operator (without its namespace) -> the function that serves it, as ``"anyxpu.ops.sorting.topk"``. It
@@ -70,13 +73,21 @@ def register(
         decline: what becomes of a declined call; :func:`to_host` where None.
         namespace: of the operators; there may be none of them yet.
         key: XPU for dense tensors, SparseXPU and SparseCsrXPU for sparse ones.
+
+    Raises:
+        ValueError: another function serves an operator of the table.
     """
-    called = f"{namespace} {way} {key}"
-    if called in _registered:
-        return
-    # The shim repeats calls of dense tensors without Python (shim/replay.cpp).
-    library = _registered[called] = None if key == "XPU" else torch.library.Library(namespace, "IMPL", key)
     for name, function in table.items():
+        before = _registered.get((namespace, key, name), function)
+        if before != function:
+            raise ValueError(f"{namespace}::{name} is served by {before} on {key}: not by {function} too")
+    new = {name: function for name, function in table.items() if (namespace, key, name) not in _registered}
+    # The shim repeats calls of dense tensors without Python (shim/replay.cpp).
+    library = None if key == "XPU" or not new else torch.library.Library(namespace, "IMPL", key)
+    if library is not None:
+        _libraries.append(library)
+    for name, function in new.items():
+        _registered[namespace, key, name] = function
         declined = decline or functools.partial(to_host, namespace=namespace)
         served = _served(name, function, way, declined, namespace)
         if library is None:
