@@ -9,6 +9,7 @@ import subprocess
 import sys
 import warnings
 
+import numpy
 import pytest
 import torch
 import triton
@@ -396,6 +397,40 @@ def test_inline_assembly_is_refused_with_its_text():
     cause = caught.value if isinstance(caught.value, UnsupportedOperation) else caught.value.__cause__
     assert isinstance(cause, UnsupportedOperation)
     assert "inline assembly" in str(cause) and "mov.b32" in str(cause)
+
+
+@triton.jit
+def instruction_kernel(x, o, TEXT: tl.constexpr, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(o + i, tl.inline_asm_elementwise(TEXT, "=f,f", [tl.load(x + i)], tl.float32, is_pure=True, pack=1))
+
+
+@pytest.mark.parametrize(
+    ("text", "reference"),
+    [
+        ("tanh.approx.f32 $0, $1;", numpy.tanh),
+        ("ex2.approx.ftz.f32 $0, $1;", numpy.exp2),
+        ("lg2.approx.f32 $0, $1;", numpy.log2),
+        ("sin.approx.f32 $0, $1;", numpy.sin),
+        ("cos.approx.f32 $0,$1;", numpy.cos),
+        ("rcp.approx.ftz.f32 $0, $1;", numpy.reciprocal),
+        ("rsqrt.approx.f32 $0, $1;", lambda x: 1 / numpy.sqrt(x)),
+        (" sqrt.rn.f32 $0, $1", numpy.sqrt),
+    ],
+)
+def test_assembly_that_names_a_function_is_that_function(text, reference):
+    x, o = torch.rand(256) * 20 + 0.01, torch.zeros(256)
+    launch(instruction_kernel, (4,), x, o, TEXT=text, B=64)
+    numpy.testing.assert_allclose(o.numpy(), reference(x.double().numpy()), rtol=1e-6, atol=1e-6)
+
+
+def test_assembly_that_rounds_to_tf32():
+    x, o = torch.randn(256), torch.zeros(256)
+    x[:4] = torch.tensor([1 + 2.0**-11, -1 - 2.0**-11, torch.inf, torch.nan])
+    launch(instruction_kernel, (4,), x, o, TEXT="cvt.rna.tf32.f32 $0, $1;", B=64)
+    mantissa, exponent = numpy.frexp(x.double().numpy())
+    rounded = numpy.copysign(numpy.floor(numpy.abs(mantissa) * 2048 + 0.5), mantissa) / 2048
+    numpy.testing.assert_array_equal(o.numpy(), numpy.ldexp(rounded, exponent).astype(numpy.float32))
 
 
 @triton.jit

@@ -9,7 +9,7 @@ import pytest
 
 from anyxpu.errors import UnsupportedOperation
 from anyxpu.triton import layout as layouts
-from anyxpu.triton.emit import bit_expression
+from anyxpu.triton.elements import bit_expression
 from anyxpu.triton.ir import Encoding, Pointer, Scalar, Tensor, walk
 from anyxpu.triton.layout import BitMap, Layout
 from anyxpu.triton.lower import INTEL_CPU, render

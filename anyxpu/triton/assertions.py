@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anyxpu.triton.emit import ELEMENT_PRINTERS, LOOP_ENDS, Emitter, Handler, Loop
+from anyxpu.triton.elements import ELEMENT_PRINTERS, Loop
+from anyxpu.triton.emit import LOOP_ENDS, Emitter, Handler
 from anyxpu.triton.ir import Function, Op, Value, walk
 
 _ACCESSES = ("tt.load", "tt.store")

@@ -14,7 +14,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from anyxpu.triton import matrix
-from anyxpu.triton.emit import Array, Emitter, Loop, bit_expression
+from anyxpu.triton.elements import Array, Loop, bit_expression
+from anyxpu.triton.emit import Emitter
 from anyxpu.triton.ir import Function, Op, Pointer, Scalar, Tensor, Value, blocks, walk
 from anyxpu.triton.layout import ACCUMULATOR_ROWS, BitMap, log2
 

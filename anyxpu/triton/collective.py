@@ -9,16 +9,8 @@ from dataclasses import dataclass
 
 from anyxpu.triton import layout as layouts
 from anyxpu.triton import tables
-from anyxpu.triton.emit import (
-    ACCUMULATE,
-    ELEMENT_PRINTERS,
-    UNROLL_LIMIT,
-    Array,
-    Emitter,
-    Handler,
-    Loop,
-    bit_expression,
-)
+from anyxpu.triton.elements import ELEMENT_PRINTERS, Array, Loop, bit_expression
+from anyxpu.triton.emit import ACCUMULATE, UNROLL_LIMIT, Emitter, Handler
 from anyxpu.triton.ir import Op, Scalar, Tensor, Value
 from anyxpu.triton.layout import BitMap, Layout, axis_bits, flat, log2, unflat
 from anyxpu.triton.move import exchange, move, tensor_type

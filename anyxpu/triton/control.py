@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from anyxpu.errors import UnsupportedOperation
 from anyxpu.triton import calls, outer, tables
-from anyxpu.triton.emit import ASSIGN, Elements, Emitter, Handler
+from anyxpu.triton.elements import Elements
+from anyxpu.triton.emit import ASSIGN, Emitter, Handler
 from anyxpu.triton.ir import Op, Region, Scalar, Value
 from anyxpu.triton.layout import BitMap
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from anyxpu.errors import UnsupportedOperation
 from anyxpu.triton import block_io, matrix, move, outer, tables
 from anyxpu.triton import layout as layouts
-from anyxpu.triton.emit import Emitter, Handler, Loop
+from anyxpu.triton.elements import Loop
+from anyxpu.triton.emit import Emitter, Handler
 from anyxpu.triton.ir import Encoding, Op, Scalar, Tensor, Type, Value
 from anyxpu.triton.layout import flat, log2, unflat
 

@@ -229,6 +229,9 @@ def symbol(name: str, types: tuple[str, ...]) -> str:
 FETCH_LINE = "ax_fetch_line"
 """The symbol of :func:`anyxpu.triton.hints.fetch_line`."""
 
+TO_TF32 = "ax_to_tf32"
+"""The symbol of PTX's ``cvt.rna.tf32.f32``: to ten bits behind the point, from the middle away from zero."""
+
 # symbol -> C expression
 SYMBOLS = {
     symbol(name, types): expression
@@ -236,3 +239,4 @@ SYMBOLS = {
     for types, (expression, _) in signatures.items()
 }
 SYMBOLS[FETCH_LINE] = "ax_fetch_line({0})"
+SYMBOLS[TO_TF32] = "ax_to_tf32({0})"

@@ -10,6 +10,7 @@ from typing import Any
 
 from anyxpu.errors import UnsupportedOperation
 from anyxpu.triton import (
+    assembly,
     assertions,
     block_io,
     buffers,
@@ -154,6 +155,7 @@ def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True, stages: int = 1
     try:
         engine = dialect.matrix == lanes
         by_tiles = dialect.outer and not engine
+        assembly.translate(function)
         name_unit_dimensions(function)
         decide_masks(function)
         amount, once = work.terms(function), work.once(function)

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from anyxpu.triton import move, tables
-from anyxpu.triton.emit import Array, Emitter
+from anyxpu.triton.elements import Array
+from anyxpu.triton.emit import Emitter
 from anyxpu.triton.ir import Encoding, Function, Op, Scalar, Tensor, Type, Value, walk
 from anyxpu.triton.layout import ACCUMULATOR_ROWS, BitMap, Layout, log2
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from anyxpu.errors import UnsupportedOperation
 from anyxpu.triton import tables
-from anyxpu.triton.emit import ELEMENT_PRINTERS, Array, Emitter, Handler, Loop
+from anyxpu.triton.elements import ELEMENT_PRINTERS, Array, Loop
+from anyxpu.triton.emit import Emitter, Handler
 from anyxpu.triton.ir import Op, Pointer, Scalar, Type
 from anyxpu.triton.layout import Layout
 

@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 
 from anyxpu.errors import UnsupportedOperation
-from anyxpu.triton import libdevice_table, tables
-from anyxpu.triton.emit import ELEMENT_PRINTERS, Emitter, Handler, Loop
+from anyxpu.triton import assembly, libdevice_table, tables
+from anyxpu.triton.elements import ELEMENT_PRINTERS, Loop
+from anyxpu.triton.emit import Emitter, Handler
 from anyxpu.triton.ir import Op
 
 _AXES = {"x": 0, "y": 1, "z": 2}
@@ -59,7 +60,7 @@ _DEPENDENT_LAUNCH = re.compile(r"griddepcontrol\.(wait|launch_dependents);\s*(//
 
 
 def _inline_assembly(e: Emitter, op: Op) -> None:
-    text = (op.attrs.get("values") or [""])[0]
+    text = assembly.text_of(op)
     if _DEPENDENT_LAUNCH.fullmatch(text):
         # tl.extra.cuda.gdc_wait and gdc_launch_dependents: a kernel here begins when the one before it has ended, so
         # that nothing is left to wait for, and no hint to begin the next one earlier is needed. The result is a dummy.
@@ -71,7 +72,7 @@ def _inline_assembly(e: Emitter, op: Op) -> None:
 
 
 HANDLERS: dict[str, Handler] = {
-    "tt.elementwise_inline_asm": _inline_assembly,
+    assembly.OP: _inline_assembly,
     "gpu.barrier": _barrier,
     "llvm.intr.assume": _nothing,
     "tt.extern_elementwise": _external,

@@ -12,7 +12,8 @@ from anyxpu.errors import UnsupportedOperation
 from anyxpu.triton import layout as layouts
 from anyxpu.triton import tables
 from anyxpu.triton.addressing import RANGE_BITS
-from anyxpu.triton.emit import UNROLL_LIMIT, Array, Elements, Emitter, Handler, Join, Range, Splat, View, bit_expression
+from anyxpu.triton.elements import Array, Elements, Join, Range, Splat, View, bit_expression
+from anyxpu.triton.emit import UNROLL_LIMIT, Emitter, Handler
 from anyxpu.triton.ir import Op, Pointer, Tensor, Value
 from anyxpu.triton.layout import BitMap, Layout, Route, axis_bits, flat, log2, strides, unflat
 from anyxpu.triton.memory import owner_conditions

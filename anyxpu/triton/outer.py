@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 
 from anyxpu.triton import layout as layouts
 from anyxpu.triton import move, tables
-from anyxpu.triton.emit import UNROLL_LIMIT, Array, Emitter, Loop, Read, Recomputed, View, bit_expression
+from anyxpu.triton.elements import Array, Loop, Read, Recomputed, View, bit_expression
+from anyxpu.triton.emit import UNROLL_LIMIT, Emitter
 from anyxpu.triton.ir import Op, Scalar, Value
 from anyxpu.triton.layout import ACCUMULATOR_ROWS, BitMap, Layout, log2
 

@@ -21,7 +21,8 @@ from anyxpu.triton.ir import Op, Scalar, Tensor, Value
 from anyxpu.triton.layout import BitMap
 
 if TYPE_CHECKING:
-    from anyxpu.triton.emit import Emitter, Loop
+    from anyxpu.triton.elements import Loop
+    from anyxpu.triton.emit import Emitter
 
 DIVISIONS = frozenset({"arith.divsi", "arith.divui", "arith.remsi", "arith.remui"})
 MOST = 3

@@ -3,6 +3,11 @@
 #define ax_div_rn(x, y) ((x) / (y))
 #define ax_sqrt_rn(x) sqrt(x)
 
+/* --- ax_to_tf32: PTX's cvt.rna.tf32.f32, ten bits behind the point, from the middle away from zero */
+inline float ax_to_tf32(float x) {
+  return isfinite(x) ? as_float((as_uint(x) + 0x1000u) & 0xffffe000u) : x;
+}
+
 /* --- ax_brev_: the bits in reverse order */
 inline uint ax_brev_u32(uint x) {
   x = ((x >> 1) & 0x55555555u) | ((x & 0x55555555u) << 1);
