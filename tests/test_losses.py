@@ -36,8 +36,8 @@ def near(got, want, bound):
     assert (got.device.type, got.shape) == ("xpu", want.shape)
     if not simulate.active():
         size = want.abs().max().item() if want.numel() else 0.0
-        last = torch.finfo(got.dtype)  # below the least normal number digits are lost
-        atol = bound * size + last.tiny * last.eps
+        last = torch.finfo(got.dtype)  # below the least normal number what is right is rounded to its last digit
+        atol = bound * size + last.tiny * last.eps / 2
         torch.testing.assert_close(got.detach().double().cpu(), want.detach(), rtol=bound, atol=atol)
 
 
