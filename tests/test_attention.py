@@ -240,7 +240,17 @@ def has_products(dtype: torch.dtype) -> bool:
 @pytest.mark.parametrize("most", [1 << 22, 5000])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("kind", ["none", "causal", "bool", "float", "keys"])
-@pytest.mark.parametrize("shape", [(2, 3, 3, 61, 79, 40, 24), (1, 2, 2, 600, 530, 64, 64)], ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (2, 3, 3, 61, 79, 40, 24),
+        (1, 2, 2, 600, 530, 64, 64),
+        (2, 6, 2, 61, 79, 40, 24),  # heads of queries share one of keys, of which a part or several go at once
+        (1, 4, 1, 100, 300, 64, 64),
+        (1, 2, 2, 40, 1100, 32, 32),
+    ],
+    ids=str,
+)
 def test_products_and_their_gradients_equal_f64(xpu, monkeypatch, shape, kind, dtype, most):
     if torch.xpu.get_device_properties(0).type != "cpu":
         pytest.skip("a GPU has kernels for attention")

@@ -22,8 +22,15 @@ MOST = 1 << 22
 FEWER = 1 << 20
 """The same of one head that has more: its queries come in parts anyway (bfloat16, AVX-512: 0.9 of the time)."""
 
-LONGEST = 8192
-"""Keys: a program has a row of scores in its registers and first cache."""
+MANY_QUERIES = 512
+"""As many come together although their scores are more than FEWER, as each product brings the keys and the values into
+its own layout (bfloat16, AMX: 0.8 of the time with 4,096 keys, 0.75 with 8,192)."""
+
+LONGEST = 16384
+"""Keys: of twice as many so few queries come together that the kernels take less time."""
+
+LONGEST_BACKWARD = 8192
+"""Keys: there a program has a row of scores in its registers and first cache."""
 
 FEW = 16
 """Queries, below which the kernels take less time."""
@@ -37,12 +44,23 @@ LEAST = 1 << 24
 """Operations of the two products together: below, launching two products and a kernel takes longer than one kernel."""
 
 
+SHORT_ROW = 256
+"""Scores of a row that stay in registers."""
+
+AT_A_TIME = 64
+"""Of a longer row: what four registers hold where they are long."""
+
+ROWS = 1 << 14
+"""Scores of a program."""
+
+
 @dataclass(frozen=True)
 class Operands:
     """What :func:`forward` and :func:`backward` read.
 
     Attributes:
-        query: (batches, heads, L, E). key, value: (batches, heads, S, E) and (…, S, F). Their last dimension is dense.
+        query: (batches, heads, L, E). key, value: (batches, heads of keys, S, E) and (…, S, F). Their last dimension is
+            dense; as many heads of queries as there are to one of keys look at it, one after the other.
         mask: (batches, heads, L, S), uint8 or a float, or None.
         scale: what products are multiplied by.
     """
@@ -59,17 +77,25 @@ class Operands:
         """Batches, heads, queries, keys."""
         return (*self.query.shape[:3], self.key.shape[2])  # type: ignore[return-value]
 
+    @property
+    def heads_a_key(self) -> int:
+        """Heads of queries for one of keys."""
+        return int(self.query.shape[1] // self.key.shape[1])
+
     def part(self, batches: slice, heads: slice) -> Operands:
-        """Some heads."""
-        key, value, query = (t[batches, heads] for t in (self.key, self.value, self.query))
+        """Some heads: all that look at some of the keys', or some that look at one."""
+        each = self.heads_a_key
+        first, last, _ = heads.indices(self.query.shape[1])
+        seen = slice(first // each, -(-last // each))
         mask = None if self.mask is None else self.mask[batches, heads]
+        query, key, value = self.query[batches, heads], self.key[batches, seen], self.value[batches, seen]
         return Operands(query, key, value, mask, self.causal, self.scale)
 
 
 def serves(operands: Operands) -> bool:
     """Whether products are the better way, on a CPU device, for operands that the kernels take as well."""
     batches, heads, queries, keys = operands.shape
-    if operands.key.shape[1] != heads or queries < FEW or keys > LONGEST:
+    if queries < FEW or keys > LONGEST:
         return False
     work = 2 * batches * heads * queries * keys * (operands.query.shape[3] + operands.value.shape[3])
     if work < LEAST:
@@ -83,15 +109,31 @@ def serves(operands: Operands) -> bool:
     return dtype != torch.float32 and not has_short_vectors(device) and multiplies(device, dtype)
 
 
-def _groups(batches: int, heads: int, scores: int) -> Iterator[tuple[slice, slice]]:
+def _groups(operands: Operands, scores: int) -> Iterator[tuple[slice, slice]]:
     """Heads in groups of no more than MOST scores, whole batches where they fit; one by one where one has FEWER."""
+    batches, heads, each = *operands.shape[:2], operands.heads_a_key
     together = max(1, (MOST if scores < FEWER else FEWER) // scores)
     if together >= heads:
         step = together // heads
-        yield from ((slice(b, b + step), slice(None)) for b in range(0, batches, step))
+        yield from ((slice(b, b + step), slice(0, heads)) for b in range(0, batches, step))
         return
+    # Whole keys' heads, or equal parts of one's.
+    together = together // each * each or next(n for n in range(together, 0, -1) if each % n == 0)
     for b in range(batches):
-        yield from ((slice(b, b + 1), slice(h, h + together)) for h in range(0, heads, together))
+        yield from ((slice(b, b + 1), slice(h, min(h + together, heads))) for h in range(0, heads, together))
+
+
+def _shared(t: Tensor, keys: int) -> Tensor:
+    """(batches, heads, …) with the heads of each of ``keys`` heads of keys in a dimension of their own."""
+    return t.unflatten(1, (keys, -1))
+
+
+def _product(a: Tensor, b: Tensor, out: Tensor) -> bool:
+    """``out = a @ b``, where several heads of the one may share a head of the other."""
+    most, least = max(a.shape[1], b.shape[1]), min(a.shape[1], b.shape[1])
+    if most != least:
+        a, b, out = (_shared(t, least) for t in (a, b, out))
+    return batched.product(a, b, out)
 
 
 def forward(operands: Operands, out: Tensor, logs: Tensor) -> bool:
@@ -100,12 +142,12 @@ def forward(operands: Operands, out: Tensor, logs: Tensor) -> bool:
     Returns:
         False where oneDNN lacks a product; what was written does not count then.
     """
-    batches, heads, queries, keys = operands.shape
+    queries, keys = operands.shape[2:]
     # A causal mask leaves out what lies beyond a block's last query, and several blocks leave out more of it.
-    rows = queries if queries * keys <= FEWER else max(16, FEWER // keys)
+    rows = queries if queries * keys <= FEWER else max(16, FEWER // keys, min(MANY_QUERIES, MOST // keys))
     if operands.causal and queries >= 512:
         rows = min(rows, -(-queries // 4))
-    for b, h in _groups(batches, heads, rows * keys):
+    for b, h in _groups(operands, rows * keys):
         part = operands.part(b, h)
         for first in range(0, queries, rows):
             block = slice(first, first + rows)
@@ -113,11 +155,11 @@ def forward(operands: Operands, out: Tensor, logs: Tensor) -> bool:
             mask = None if part.mask is None else part.mask[:, :, block, :end]
             query, key, value = part.query[:, :, block], part.key[:, :, :end], part.value[:, :, :end]
             scores = torch.empty((*query.shape[:3], end), dtype=torch.float32, device=query.device)
-            if not batched.product(query, key.transpose(-1, -2), scores):
+            if not _product(query, key.transpose(-1, -2), scores):
                 return False
             weights = scores if query.dtype == torch.float32 else torch.empty_like(scores, dtype=query.dtype)
             _to_weights(operands, scores, mask, weights, logs[b, h, block], first)
-            if not batched.product(weights, value, out[b, h, block]):
+            if not _product(weights, value, out[b, h, block]):
                 return False
     return True
 
@@ -128,20 +170,27 @@ def backward(
     """The gradients into ``q_grad``, ``k_grad`` and ``v_grad``, of the operands' shapes.
 
     Returns:
-        False where oneDNN lacks a product, or one head has more than MOST scores; what was written does not count then.
+        False where oneDNN lacks a product, or one head has more than MOST scores or a row more than LONGEST_BACKWARD;
+        what was written does not count then.
     """
     batches, heads, queries, keys = operands.shape
-    if queries * keys > MOST:
+    if queries * keys > MOST or keys > LONGEST_BACKWARD:
         return False
-    for b, h in _groups(batches, heads, 2 * queries * keys):
+    each = operands.heads_a_key
+    # What each head of queries adds to the gradients of keys and values, where several share one.
+    by_head = [
+        t if each == 1 else torch.empty((batches, heads, *t.shape[2:]), dtype=torch.float32, device=t.device)
+        for t in (k_grad, v_grad)
+    ]
+    for b, h in _groups(operands, 2 * queries * keys):
         part = operands.part(b, h)
         grad = grad_out[b, h]
         scores, by_weight = (
             torch.empty((*part.query.shape[:3], keys), dtype=torch.float32, device=grad.device) for _ in range(2)
         )
-        if not batched.product(part.query, part.key.transpose(-1, -2), scores):
+        if not _product(part.query, part.key.transpose(-1, -2), scores):
             return False
-        if not batched.product(grad, part.value.transpose(-1, -2), by_weight):
+        if not _product(grad, part.value.transpose(-1, -2), by_weight):
             return False
         same = part.query.dtype == torch.float32
         weights = scores if same else torch.empty_like(scores, dtype=part.query.dtype)
@@ -149,12 +198,15 @@ def backward(
         _to_gradients(part, scores, by_weight, out[b, h], grad, logs[b, h], weights, by_score)
         turned = by_score.transpose(-1, -2)
         products = (
-            (weights.transpose(-1, -2), grad, v_grad),
+            (weights.transpose(-1, -2), grad, by_head[1]),
             (by_score, part.key, q_grad),
-            (turned, part.query, k_grad),
+            (turned, part.query, by_head[0]),
         )
-        if not all(batched.product(left, right, into[b, h]) for left, right, into in products):
+        if not all(_product(left, right, into[b, h]) for left, right, into in products):
             return False
+    if each > 1:
+        for parts, whole in zip(by_head, (k_grad, v_grad), strict=True):
+            whole.copy_(_shared(parts, whole.shape[1]).sum(2))
     return True
 
 
@@ -178,11 +230,13 @@ def _to_weights(
 
     batches, heads, queries, keys = scores.shape
     bias, strides, kind = _bias(mask, scores)
-    rows, width = _tile(keys)
+    short = keys <= SHORT_ROW
+    down = max(1, ROWS // keys)
     with torch.xpu.device(scores.device):
-        kernels.to_weights[(-(-queries // rows), heads, batches)](
+        kernels.to_weights[(-(-queries // down), heads, batches)](
             scores, bias, weights, logs, *strides, *logs.stride()[:2], operands.scale * LOG2E, first, queries, keys,
-            R=rows, SP=width, BIAS=kind, CAUSAL=operands.causal, num_warps=1,
+            down, C=max(16, 1 << (keys - 1).bit_length()) if short else AT_A_TIME, SHORT=short,
+            BIAS=kind, CAUSAL=operands.causal, num_warps=1,
         )  # fmt: skip
 
 

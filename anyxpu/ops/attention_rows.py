@@ -1,4 +1,9 @@
-"""What attention by products does between them, in Triton: rows of scores to weights, and to gradients of scores."""
+"""What attention by products does between them, in Triton: rows of scores to weights, and to gradients of scores.
+
+For CPU devices. A program goes over its rows one by one, and over a row's scores some registers at a time, of which
+none but the last have a mask; what a causal mask hides is neither read nor computed. A row that is gone over more than
+once is in the first cache by then.
+"""
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -9,25 +14,42 @@ import triton.language as tl
 from anyxpu.ops.attention_kernels import LN2, LOG2E
 
 # Arguments that change from call to call and of which no layout depends, as in attention_kernels.
-_CHANGING = ["bias_batch", "bias_head", "logs_batch", "logs_head", "first", "L", "S"]
+_CHANGING = ["bias_batch", "bias_head", "logs_batch", "logs_head", "first", "L", "S", "down"]
 
 
 @triton.jit
-def _masked(
-    scores, bias, bias_query, bias_key, queries, keys, inside, scale, first, BIAS: tl.constexpr, CAUSAL: tl.constexpr
-):
-    """Scores to the base of 2, -inf where nothing is allowed."""
-    scores *= scale
+def _power(x):
+    """2 to the power of ``x``, which is at most 0 or next to it; 0 where that is below the least normal number.
+
+    A polynomial of 2 ** f on [-1/2, 1/2] (Lawson's algorithm, 9.1e-8) and an exponent that is written as bits: half as
+    many instructions as the compiler's own needs for results of any size.
+    """
+    ROUNDER: tl.constexpr = 12582912.0  # 1.5 * 2 ** 23: what is added to it is rounded, and is its last bits
+    moved = x + ROUNDER
+    f = x - (moved - ROUNDER)
+    p = tl.fma(f, 0.001326472731307149, 0.009671512991189957)
+    p = tl.fma(f, p, 0.05550733581185341)
+    p = tl.fma(f, p, 0.24022242426872253)
+    p = tl.fma(f, p, 0.6931470036506653)
+    p = tl.fma(f, p, 1.0)
+    scale = (moved.to(tl.int32, bitcast=True) << 23) + 0x3F800000
+    return tl.where(x < -126.0, 0.0, p * scale.to(tl.float32, bitcast=True))
+
+
+@triton.jit
+def _found(scores, keys, count, scale, bias, bias_key, BIAS: tl.constexpr, MASKED: tl.constexpr):
+    """Scores of a row to the base of 2, -inf where nothing is allowed or no key is."""
+    inside = keys < count
+    found = tl.load(scores + keys, mask=inside, other=float("-inf")) if MASKED else tl.load(scores + keys)
+    found *= scale
     if BIAS != "none":
-        places = bias + queries.to(tl.int64)[:, None] * bias_query + keys.to(tl.int64)[None, :] * bias_key
-        added = tl.load(places, mask=inside, other=0)
+        places = bias + keys.to(tl.int64) * bias_key
+        added = tl.load(places, mask=inside, other=0) if MASKED else tl.load(places)
         if BIAS == "bool":
-            scores = tl.where(added != 0, scores, float("-inf"))
+            found = tl.where(added != 0, found, float("-inf"))
         else:
-            scores += added.to(tl.float32) * LOG2E
-    if CAUSAL:
-        scores = tl.where(keys[None, :] <= queries[:, None] + first, scores, float("-inf"))
-    return tl.where(inside, scores, float("-inf"))
+            found += added.to(tl.float32) * LOG2E
+    return tl.where(inside, found, float("-inf")) if MASKED else found
 
 
 @triton.jit(do_not_specialize=_CHANGING)
@@ -46,32 +68,84 @@ def to_weights(
     first,
     L,
     S,
-    R: tl.constexpr,
-    SP: tl.constexpr,
+    down,
+    C: tl.constexpr,
+    SHORT: tl.constexpr,
     BIAS: tl.constexpr,
     CAUSAL: tl.constexpr,
 ):
-    """R rows of one head: their softmax, and the logarithms of their sums.
+    """Rows of one head: their softmax, and the logarithms of their sums.
 
-    Grid: (blocks of rows, heads, batches). Scores and weights are dense, and may be the same memory. ``scale`` is to
-    the base of 2; ``first`` is the number of the first query.
+    Grid: (blocks of ``down`` rows, heads, batches). Scores and weights are dense, and may be the same memory; what is
+    left of scores does not count. ``scale`` is to the base of 2; ``first`` is the number of the first query. C scores
+    are looked at at a time; SHORT: a row has no more.
     """
     head, batch = tl.program_id(1), tl.program_id(2).to(tl.int64)
-    queries, keys = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, SP)
-    row = (batch * tl.num_programs(1) + head) * L + queries
-    places = row.to(tl.int64)[:, None] * S + keys[None, :]
-    inside = (queries < L)[:, None] & (keys < S)[None, :]
+    begin = tl.program_id(0) * down
+    lanes = tl.arange(0, C)
     bias += batch * bias_batch + head * bias_head
-    found = tl.load(scores + places, mask=inside, other=0.0)
-    found = _masked(found, bias, bias_query, bias_key, queries, keys, inside, scale, first, BIAS, CAUSAL)
-    top = tl.max(found, 1)
-    raised = tl.exp2(found - tl.where(top == float("-inf"), 0.0, top)[:, None])
-    total = tl.sum(raised, 1)
-    seen = total != 0  # a sum that is NaN stays what it is
-    made = raised * tl.where(seen, 1.0 / total, 0.0)[:, None]
-    tl.store(weights + places, made.to(weights.dtype.element_ty), mask=inside)
-    line = logs + batch * logs_batch + head * logs_head + queries
-    tl.store(line, tl.where(seen, (top + tl.log2(total)) * LN2, float("-inf")), mask=queries < L)
+    logs += batch * logs_batch + head * logs_head
+    before = (batch * tl.num_programs(1) + head) * L
+    for query in range(begin, tl.minimum(begin + down, L)):
+        line = scores + (before + query) * S
+        into = weights + (before + query) * S
+        allowed = bias + tl.cast(query, tl.int64) * bias_query
+        count = tl.minimum(S, query + first + 1) if CAUSAL else S
+        if SHORT:
+            found = _found(line, lanes, count, scale, allowed, bias_key, BIAS, True)
+            top = tl.max(found, 0)
+            safe = tl.where(top == float("-inf"), 0.0, top)
+            raised = _power(found - safe)
+            total = tl.sum(raised, 0)
+            seen = total != 0  # a sum that is NaN stays what it is
+            made = raised * tl.where(seen, 1.0 / total, 0.0)
+            tl.store(into + lanes, made.to(weights.dtype.element_ty), mask=lanes < S)
+        else:
+            whole = tl.minimum(S, count // C * C)
+            rest = whole + lanes
+            most = tl.full((C,), float("-inf"), tl.float32)
+            for start in range(0, whole, C):
+                most = tl.maximum(most, _found(line, start + lanes, S, scale, allowed, bias_key, BIAS, False))
+            if whole < count:
+                most = tl.maximum(most, _found(line, rest, count, scale, allowed, bias_key, BIAS, True))
+            top = tl.max(most, 0)
+            safe = tl.where(top == float("-inf"), 0.0, top)
+            sums = tl.zeros((C,), tl.float32)
+            for start in range(0, whole, C):
+                raised = _power(_found(line, start + lanes, S, scale, allowed, bias_key, BIAS, False) - safe)
+                sums += raised
+                tl.store(line + start + lanes, raised)
+            last = _power(_found(line, rest, count, scale, allowed, bias_key, BIAS, True) - safe)
+            total = tl.sum(sums + last, 0)
+            seen = total != 0
+            share = tl.where(seen, 1.0 / total, 0.0)
+            for start in range(0, whole, C):
+                made = tl.load(line + start + lanes) * share
+                tl.store(into + start + lanes, made.to(weights.dtype.element_ty))
+            tl.store(into + rest, (last * share).to(weights.dtype.element_ty), mask=rest < S)
+            if CAUSAL:  # what is behind
+                for start in range(0, tl.minimum(S, S - whole - C), C):
+                    behind = start + C + rest
+                    tl.store(into + behind, tl.zeros((C,), weights.dtype.element_ty), mask=behind < S)
+        tl.store(logs + query, tl.where(seen, (top + tl.log2(total)) * LN2, float("-inf")))
+
+
+@triton.jit
+def _masked(
+    scores, bias, bias_query, bias_key, queries, keys, inside, scale, first, BIAS: tl.constexpr, CAUSAL: tl.constexpr
+):
+    """Scores to the base of 2, -inf where nothing is allowed."""
+    scores *= scale
+    if BIAS != "none":
+        places = bias + queries.to(tl.int64)[:, None] * bias_query + keys.to(tl.int64)[None, :] * bias_key
+        added = tl.load(places, mask=inside, other=0)
+        if BIAS == "bool":
+            scores = tl.where(added != 0, scores, float("-inf"))
+        else:
+            scores += added.to(tl.float32) * LOG2E
+    if CAUSAL:
+        scores = tl.where(keys[None, :] <= queries[:, None] + first, scores, float("-inf"))
+    return tl.where(inside, scores, float("-inf"))
 
 
 @triton.jit(do_not_specialize=[*_CHANGING, "out_batch", "grad_batch"])
