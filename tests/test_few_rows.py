@@ -55,15 +55,17 @@ def on_xpu(t: torch.Tensor) -> torch.Tensor:
 IS_OURS = few_rows._is_ours
 
 
-@pytest.mark.parametrize("known", (False, True), ids=("without instructions", "with them"))
-def test_whose_products_are_fast_keeps_them(registers, known, monkeypatch):
-    monkeypatch.setattr(few_rows, "multiplies", lambda device, dtype: known)
+@pytest.mark.parametrize("has", ("nothing", "registers", "tiles"))
+def test_whose_products_are_fast_keeps_them(registers, has, monkeypatch):
+    monkeypatch.setattr(few_rows, "multiplies", lambda device, dtype: has != "nothing")
+    monkeypatch.setattr(few_rows, "has_tiles", lambda device, dtype: has == "tiles")
     device = torch.device("xpu", 0)
     taken = {dtype: [rows for rows in (1, 2, 3, 8) if IS_OURS(device, dtype, rows)] for dtype in DTYPES}
     if registers == "short":
         assert taken == {dtype: [1, 2, 3, 8] for dtype in DTYPES}
     else:
-        assert taken == dict(zip(DTYPES, ([], []) if known else ([3, 8], [1, 2, 3, 8]), strict=True))
+        bfloat16 = [3, 8] if has == "nothing" else []
+        assert taken == dict(zip(DTYPES, (bfloat16, [] if has == "tiles" else [1, 2, 3, 8]), strict=True))
 
 
 @pytest.mark.rotates(5)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from anyxpu.onednn import batched
-from anyxpu.runtime.vectors import has_short_vectors, multiplies
+from anyxpu.runtime.vectors import has_short_vectors, has_tiles, multiplies
 
 MOST = 1 << 22
 """Scores at once: 16 MiB of them, which the last caches of CPUs hold."""
@@ -39,6 +39,10 @@ NARROW = 128
 """Elements of a head, up to which kernels are the faster way where a CPU's registers are short, forward and backward
 (measured with AVX2: 1.4 to 2.2 times; of 256 elements 0.75), and of f32 where they are long (AVX-512: 1.0 to 1.25
 times, 1.1 to 1.7 with gradients). Its products of 16 bits are no faster than f32's without instructions for them."""
+
+FEW_KEYS = 128
+"""Up to which products of float16 are the faster way, forward, on CPUs that multiply it in registers alone. Of more
+keys, and backward, the kernels take 0.6 to 0.9 of the time there."""
 
 LEAST = 1 << 24
 """Operations of the two products together: below, launching two products and a kernel takes longer than one kernel."""
@@ -92,7 +96,7 @@ class Operands:
         return Operands(query, key, value, mask, self.causal, self.scale)
 
 
-def serves(operands: Operands) -> bool:
+def serves(operands: Operands, backward: bool = False) -> bool:
     """Whether products are the better way, on a CPU device, for operands that the kernels take as well."""
     batches, heads, queries, keys = operands.shape
     if queries < FEW or keys > LONGEST:
@@ -106,7 +110,9 @@ def serves(operands: Operands) -> bool:
     if max(operands.query.shape[3], operands.value.shape[3]) > NARROW:
         return True
     dtype = operands.query.dtype
-    return dtype != torch.float32 and not has_short_vectors(device) and multiplies(device, dtype)
+    if dtype == torch.float32 or has_short_vectors(device) or not multiplies(device, dtype):
+        return False
+    return dtype == torch.bfloat16 or has_tiles(device, dtype) or (keys <= FEW_KEYS and not backward)
 
 
 def _groups(operands: Operands, scores: int) -> Iterator[tuple[slice, slice]]:

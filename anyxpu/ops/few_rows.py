@@ -1,8 +1,10 @@
-"""Products of a few rows of 16-bit floats, on CPUs without instructions for those: decoding with a language model.
+"""Products of a few rows of 16-bit floats, on CPUs without fast instructions for those: decoding with a language model.
 
 There oneDNN's products of bfloat16 and float16 take several times what reading the matrix takes. With AVX-512 float16
-takes 1.4 to 4.6 times as long there as here, and bfloat16 (asked not to use its instructions) from three rows on 1.8 to
-3 times, but 0.6 to 1.4 times of fewer. Where a call is not of this kind it is oneDNN's (:mod:`anyxpu.onednn.matmul`).
+takes 1.4 to 4.6 times as long there as here (with instructions of its own that are not AMX's 1.0 to 2.7 times by a
+matrix in columns, and 0.9 to 1.4 times by one in rows), and bfloat16 (asked not to use its instructions) from three
+rows on 1.8 to 3 times, but 0.6 to 1.4 times of fewer. Where a call is not of this kind it is oneDNN's
+(:mod:`anyxpu.onednn.matmul`).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from torch import Tensor
 
 from anyxpu.onednn import functions, linear, matmul
 from anyxpu.ops.current_device import current
-from anyxpu.runtime.vectors import has_short_vectors, multiplies
+from anyxpu.runtime.vectors import has_short_vectors, has_tiles, multiplies
 from anyxpu.shim import lib
 
 MOST_ROWS = 8
@@ -33,7 +35,9 @@ def _is_ours(device: torch.device, dtype: torch.dtype, rows: int) -> bool:
     """Whether kernels are the faster way, on such a device. On a GPU they are not."""
     if has_short_vectors(device):
         return True
-    return not multiplies(device, dtype) and (dtype == torch.float16 or rows > 2)
+    if dtype == torch.float16:
+        return not has_tiles(device, dtype)
+    return rows > 2 and not multiplies(device, dtype)
 
 
 def _serves(a: Tensor, b: Tensor, bias: Tensor | None = None) -> bool:

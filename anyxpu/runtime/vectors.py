@@ -22,6 +22,10 @@ _MULTIPLY = {torch.bfloat16: {"avx512_bf16", "amx_bf16"}, torch.float16: {"avx51
 """Instructions for products of 16-bit floats, as Linux names them: with any of them oneDNN has a fast one."""
 
 
+_TILES = {torch.bfloat16: "amx_bf16", torch.float16: "amx_fp16"}
+"""Those that multiply whole tiles, several times as fast."""
+
+
 @functools.cache
 def _instructions() -> frozenset[str]:
     """The names of this machine's, of which a CPU device has the same."""
@@ -38,3 +42,11 @@ def multiplies(device: torch.device, dtype: torch.dtype) -> bool:
     wanted = _MULTIPLY.get(dtype)
     known = wanted is None or torch.xpu.get_device_properties(device).type != "cpu"
     return known or bool(wanted & _instructions())  # type: ignore[operator]
+
+
+@functools.lru_cache(maxsize=64)
+def has_tiles(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether a CPU device multiplies tiles of that dtype (AMX)."""
+    if torch.xpu.get_device_properties(device).type != "cpu":
+        return False
+    return _TILES.get(dtype) in _instructions()
