@@ -202,7 +202,7 @@ def test_heads_in_two_pieces_read_nothing_behind_them(xpu, size, window):
 @pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[1]], ids=str)
 def test_either_way_to_the_gradients_equals_f64(xpu, monkeypatch, shape, kind, dtype, at_once):
     asked = []
-    monkeypatch.setattr(flash, "serves", lambda operands, backward=False: False)  # oneDNN's products
+    monkeypatch.setattr(flash, "serves", lambda operands: False)  # oneDNN's products
     monkeypatch.setattr(flash, "_at_once", lambda p: asked.append(p) or at_once)
     replayed = lib().set_replay(False)
     try:

@@ -496,9 +496,7 @@ def gradients(
     q_grad, k_grad, v_grad = (made(t) for t in p.given)
     into = [_writable(t) for t in (q_grad, k_grad, v_grad)]
     operands = p.operands(scale) if dropout == 0 and logs.shape[-1] == p.queries else None
-    if operands is None or not (
-        serves(operands, backward=True) and gradients_by_products(operands, out, logs, grad, *into)
-    ):
+    if operands is None or not (serves(operands) and gradients_by_products(operands, out, logs, grad, *into)):
         _backward_kernels(p, grad, out, logs, places, dropout, seed, scale, into)
     for written, wanted in zip(into, (q_grad, k_grad, v_grad), strict=True):
         if written is not wanted:
