@@ -21,8 +21,8 @@ _CHANGING = ["bias_batch", "bias_head", "logs_batch", "logs_head", "first", "L",
 def _power(x):
     """2 to the power of ``x``, which is at most 0 or next to it; 0 where that is below the least normal number.
 
-    A polynomial of 2 ** f on [-1/2, 1/2] (Lawson's algorithm, 9.1e-8) and an exponent that is written as bits: half as
-    many instructions as the compiler's own needs for results of any size.
+    A polynomial of 2 ** f on [-1/2, 1/2] (Lawson's algorithm, 9.1e-8) and an exponent that is written as bits: less
+    than the compiler's own needs for results of any size.
     """
     ROUNDER: tl.constexpr = 12582912.0  # 1.5 * 2 ** 23: what is added to it is rounded, and is its last bits
     moved = x + ROUNDER
