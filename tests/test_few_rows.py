@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from anyxpu import ops
 from anyxpu.onednn import functions as onednn_functions
 from anyxpu.ops import few_rows
+from anyxpu.runtime import vectors
 from anyxpu.shim import lib
 
 pytestmark = pytest.mark.not_simulated("of CPU devices")
@@ -66,6 +68,13 @@ def test_whose_products_are_fast_keeps_them(registers, has, monkeypatch):
     else:
         bfloat16 = [3, 8] if has == "nothing" else []
         assert taken == dict(zip(DTYPES, (bfloat16, [] if has == "tiles" else [1, 2, 3, 8]), strict=True))
+
+
+def test_a_gpu_keeps_all_of_its_products(monkeypatch):
+    monkeypatch.setattr(torch.xpu, "get_device_properties", lambda device: SimpleNamespace(type="gpu"))
+    for asked in (vectors.has_short_vectors, vectors.multiplies, vectors.has_tiles):
+        monkeypatch.setattr(few_rows, asked.__name__, asked.__wrapped__)  # what they know of this device stays true
+    assert not any(IS_OURS(torch.device("xpu", 0), dtype, rows) for dtype in DTYPES for rows in (1, 2, 3, 8))
 
 
 @pytest.mark.rotates(5)

@@ -54,8 +54,8 @@ SHORT_ROW = 256
 AT_A_TIME = 64
 """Of a longer row: what four registers hold where they are long."""
 
-ROWS = 1 << 14
-"""Scores of a program."""
+SCORES_A_PROGRAM = 1 << 14
+"""Of whole rows, one at least."""
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ def _to_weights(
     batches, heads, queries, keys = scores.shape
     bias, strides, kind = _bias(mask, scores)
     short = keys <= SHORT_ROW
-    down = max(1, ROWS // keys)
+    down = max(1, SCORES_A_PROGRAM // keys)
     with torch.xpu.device(scores.device):
         kernels.to_weights[(-(-queries // down), heads, batches)](
             scores, bias, weights, logs, *strides, *logs.stride()[:2], operands.scale * LOG2E, first, queries, keys,
