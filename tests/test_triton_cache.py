@@ -15,6 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
+from anyxpu.cache import cache_dir
 from anyxpu.errors import KernelError, UnsupportedOperation
 from anyxpu.triton import kernel_cache
 from tests.triton_support import launch
@@ -64,6 +65,20 @@ def test_a_second_process_compiles_no_jit_kernel(tmp_path, run_python):
     program = textwrap.dedent(JIT_PROGRAM).format(folder=str(tmp_path))
     assert "compiled 1" in run_python(program, **caches(tmp_path)).stdout
     assert "compiled 0" in run_python(program, **caches(tmp_path)).stdout
+
+
+def test_kernels_for_other_instructions_than_the_cpus_are_kept_apart(tmp_path, run_python):
+    (tmp_path / "kernel_under_test.py").write_text(KERNEL)
+    program = textwrap.dedent(JIT_PROGRAM).format(folder=str(tmp_path))
+    # Kernels of the two other kinds: of OpenCL C, and of Triton for an operator.
+    program += textwrap.dedent("""
+        assert torch.full((9, 5), 2.0, device="xpu").t().contiguous().exp2().cpu().eq(4).all()
+    """)
+    (tmp_path / "build").symlink_to(cache_dir("build"))
+    environment = {**caches(tmp_path), "ANYXPU_CACHE_DIR": str(tmp_path), "ANYXPU_EAGER": "compile"}
+    assert "compiled 1" in run_python(program, **environment).stdout
+    assert "compiled 1" in run_python(program, CL_CONFIG_CPU_TARGET_ARCH="corei7-avx", **environment).stdout
+    assert "compiled 0" in run_python(program, **environment).stdout
 
 
 @pytest.mark.rotates(3)

@@ -19,7 +19,7 @@ from anyxpu import ocloc
 from anyxpu.cache import VARIABLE, cache_dir, check_owner, digest, load, store, write_file
 from anyxpu.errors import CacheError, KernelError
 from anyxpu.shim import lib
-from anyxpu.triton import native
+from anyxpu.triton import identity, native
 
 # The structures that the kernels take are laid out by these; shim/device_kernels.h has the same numbers.
 _SHAPE_OPTIONS = ("-DMAX_DIMS=24", "-DELEMENTS_PER_ITEM=4", "-DLOCAL_SIZE=256", "-DRUN=1024", "-DTILE=16")
@@ -156,6 +156,8 @@ def _module(device: int, name: str, text: bytes, build: str) -> Any:
     """Load a module from the disk cache, or compile it and put it there."""
     properties = lib().properties(device)
     maker = lib().driver_description() if properties.compiles_opencl_c else ocloc.version()
+    if properties.type == "cpu":
+        maker = f"{maker} {identity.host()}"
     key = digest(text, build, lib().driver_name(), maker, properties.name, properties.driver_version)
     path = cache_dir("kernels", "ops") / f"{key[:32]}.bin"
     check_owner(path, VARIABLE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import os
 from functools import cache
 from pathlib import Path
 
@@ -39,11 +40,14 @@ def graphs() -> str:
 
 @cache
 def host() -> str:
-    """A digest of the device runtimes' versions and of the CPU's instruction sets, which native code relies on."""
+    """A digest of the device runtimes' versions, of the CPU's instruction sets, which native code relies on, and of
+    what the CPU runtime's own variables ask for: ``CL_CONFIG_CPU_TARGET_ARCH`` names other instructions than the CPU's.
+    """
     parts = []
     for name in _RUNTIMES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             parts.append(f"{name} {importlib.metadata.version(name)}")
+    parts += sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("CL_CONFIG_"))
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         parts += sorted({line for line in lines if line.startswith(("model name", "flags"))})
