@@ -212,6 +212,9 @@ inline void enqueued(ax_event* timed, uint64_t asked, sycl::event event) {
   timed->asked = asked;
 }
 
+// Whether a queue was waited for since this was last asked.
+bool take_waited() noexcept;
+
 // Held while something is submitted to the queue, and while something of it runs in the calling thread: what two
 // threads give to one queue does not overlap.
 std::mutex& gate_of(ax_queue* queue);

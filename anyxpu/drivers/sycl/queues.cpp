@@ -2,6 +2,7 @@
 // only SYCL's own submission is ordered against those.
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <shared_mutex>
 #include <unordered_map>
@@ -90,6 +91,8 @@ struct NameFill {
 };
 template struct NameFill<&sycl::handler::fill_impl>;
 
+std::atomic<bool> waited{true};
+
 uint64_t end_time(const ax_event& event) {
   return event.event.get_profiling_info<sycl::info::event_profiling::command_end>();
 }
@@ -151,7 +154,10 @@ void replace_failed(ax_queue* handle, sycl::queue& failed, const sycl::exception
   throw Failure(classify(error, AX_LAUNCH_FAILED), "work enqueued earlier failed: " + cause);
 }
 
+bool take_waited() noexcept { return waited.exchange(false, std::memory_order_relaxed); }
+
 ax_status queue_synchronize(ax_queue* queue) {
+  waited.store(true, std::memory_order_relaxed);
   return guarded(AX_LAUNCH_FAILED, [&] {
     sycl::queue held = hold(queue);
     const ErrorsPointer errors = errors_of(queue);
