@@ -216,16 +216,19 @@ def backward(
     return True
 
 
-def _tile(keys: int) -> tuple[int, int]:
-    """Rows of a program, and the power of two that holds a row."""
-    width = max(16, 1 << (keys - 1).bit_length())
-    return max(1, 1024 // width), width
-
-
 def _bias(mask: Tensor | None, otherwise: Tensor) -> tuple[Tensor, tuple[int, ...], str]:
     if mask is None:
         return otherwise, (0, 0, 0, 0), "none"
     return mask, mask.stride(), "bool" if mask.dtype == torch.uint8 else "float"
+
+
+def _rows(keys: int) -> tuple[int, dict[str, Any]]:
+    """Rows of a program, and the kernels' constants that say how a row is gone over."""
+    short = keys <= SHORT_ROW
+    return max(1, SCORES_A_PROGRAM // keys), {
+        "C": max(16, 1 << (keys - 1).bit_length()) if short else AT_A_TIME,
+        "SHORT": short,
+    }
 
 
 def _to_weights(
@@ -236,13 +239,11 @@ def _to_weights(
 
     batches, heads, queries, keys = scores.shape
     bias, strides, kind = _bias(mask, scores)
-    short = keys <= SHORT_ROW
-    down = max(1, SCORES_A_PROGRAM // keys)
+    down, sizes = _rows(keys)
     with torch.xpu.device(scores.device):
         kernels.to_weights[(-(-queries // down), heads, batches)](
             scores, bias, weights, logs, *strides, *logs.stride()[:2], operands.scale * LOG2E, first, queries, keys,
-            down, C=max(16, 1 << (keys - 1).bit_length()) if short else AT_A_TIME, SHORT=short,
-            BIAS=kind, CAUSAL=operands.causal, num_warps=1,
+            down, **sizes, BIAS=kind, CAUSAL=operands.causal, num_warps=1,
         )  # fmt: skip
 
 
@@ -253,13 +254,13 @@ def _to_gradients(part: Operands, scores: Tensor, by_weight: Tensor, out: Tensor
     logs, weights, by_score = rest
     batches, heads, queries, keys = scores.shape
     bias, strides, kind = _bias(part.mask, scores)
-    rows, width = _tile(keys)
+    down, sizes = _rows(keys)
     size = out.shape[-1]
     with torch.xpu.device(scores.device):
-        kernels.to_gradients[(-(-queries // rows), heads, batches)](
+        kernels.to_gradients[(-(-queries // down), heads, batches)](
             scores, by_weight, bias, out, grad, logs, weights, by_score, *strides, *_three(out), *_three(grad),
-            *logs.stride()[:2], part.scale * LOG2E, part.scale, queries, keys, size,
-            R=rows, SP=width, FP=max(16, 1 << (size - 1).bit_length()), BIAS=kind, CAUSAL=part.causal, num_warps=1,
+            *logs.stride()[:2], part.scale * LOG2E, part.scale, queries, keys, size, down,
+            **sizes, FP=max(16, 1 << (size - 1).bit_length()), BIAS=kind, CAUSAL=part.causal, num_warps=1,
         )  # fmt: skip
 
 

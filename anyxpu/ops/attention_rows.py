@@ -131,21 +131,20 @@ def to_weights(
 
 
 @triton.jit
-def _masked(
-    scores, bias, bias_query, bias_key, queries, keys, inside, scale, first, BIAS: tl.constexpr, CAUSAL: tl.constexpr
-):
-    """Scores to the base of 2, -inf where nothing is allowed."""
-    scores *= scale
-    if BIAS != "none":
-        places = bias + queries.to(tl.int64)[:, None] * bias_query + keys.to(tl.int64)[None, :] * bias_key
-        added = tl.load(places, mask=inside, other=0)
-        if BIAS == "bool":
-            scores = tl.where(added != 0, scores, float("-inf"))
-        else:
-            scores += added.to(tl.float32) * LOG2E
-    if CAUSAL:
-        scores = tl.where(keys[None, :] <= queries[:, None] + first, scores, float("-inf"))
-    return tl.where(inside, scores, float("-inf"))
+def _gradients_of(
+    line, slopes, into, onto, keys, count, S, scale, factor, safe, delta, bias, bias_key,
+    BIAS: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Some of a row's weights, and its scores' gradients; both 0 where no key is or none is allowed."""
+    made = _power(_found(line, keys, count, scale, bias, bias_key, BIAS, MASKED) - safe)
+    by_weight = tl.load(slopes + keys, mask=keys < count, other=0.0) if MASKED else tl.load(slopes + keys)
+    by_score = made * (by_weight - delta) * factor
+    if MASKED:
+        tl.store(into + keys, made.to(into.dtype.element_ty), mask=keys < S)
+        tl.store(onto + keys, by_score.to(onto.dtype.element_ty), mask=keys < S)
+    else:
+        tl.store(into + keys, made.to(into.dtype.element_ty))
+        tl.store(onto + keys, by_score.to(onto.dtype.element_ty))
 
 
 @triton.jit(do_not_specialize=[*_CHANGING, "out_batch", "grad_batch"])
@@ -175,37 +174,55 @@ def to_gradients(
     L,
     S,
     F,
-    R: tl.constexpr,
-    SP: tl.constexpr,
+    down,
+    C: tl.constexpr,
     FP: tl.constexpr,
+    SHORT: tl.constexpr,
     BIAS: tl.constexpr,
     CAUSAL: tl.constexpr,
 ):
-    """R rows of one head: their weights anew, and the gradients of their scores from those of the weights.
+    """Rows of one head: their weights anew, and the gradients of their scores from those of the weights.
 
-    Grid: (blocks of rows, heads, batches). Weights may lie where the scores do, and the scores' gradients where those
-    of the weights do. ``scale`` is to the base of 2, ``factor`` is what the products were multiplied by.
+    Grid: (blocks of ``down`` rows, heads, batches). Weights may lie where the scores do, and the scores' gradients
+    where those of the weights do. ``scale`` is to the base of 2, ``factor`` is what the products were multiplied by.
+    FP is a power of two that holds F elements; C and SHORT are as :func:`to_weights` has them.
     """
     head, batch = tl.program_id(1), tl.program_id(2).to(tl.int64)
-    queries, keys, columns = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, SP), tl.arange(0, FP)
-    row = (batch * tl.num_programs(1) + head) * L + queries
-    places = row.to(tl.int64)[:, None] * S + keys[None, :]
-    inside = (queries < L)[:, None] & (keys < S)[None, :]
+    begin = tl.program_id(0) * down
+    lanes, columns = tl.arange(0, C), tl.arange(0, FP)
     bias += batch * bias_batch + head * bias_head
-    there = (queries < L)[:, None] & (columns < F)[None, :]
-    lines = queries.to(tl.int64)[:, None]
-    ours = tl.load(
-        out + batch * out_batch + head * out_head + lines * out_row + columns[None, :], mask=there, other=0.0
-    )
-    theirs = tl.load(
-        grad_out + batch * grad_batch + head * grad_head + lines * grad_row + columns[None, :], mask=there, other=0.0
-    )
-    delta = tl.sum(ours.to(tl.float32) * theirs.to(tl.float32), 1)
-    log = tl.load(logs + batch * logs_batch + head * logs_head + queries, mask=queries < L, other=0.0) * LOG2E
-    found = tl.load(scores + places, mask=inside, other=0.0)
-    found = _masked(found, bias, bias_query, bias_key, queries, keys, inside, scale, 0, BIAS, CAUSAL)
-    made = tl.exp2(found - tl.where(log == float("-inf"), 0.0, log)[:, None])
-    tl.store(weights + places, made.to(weights.dtype.element_ty), mask=inside)
-    by_weight = tl.load(grads + places, mask=inside, other=0.0)
-    by_score = made * (by_weight - delta[:, None]) * factor
-    tl.store(score_grads + places, by_score.to(score_grads.dtype.element_ty), mask=inside)
+    logs += batch * logs_batch + head * logs_head
+    out += batch * out_batch + head * out_head
+    grad_out += batch * grad_batch + head * grad_head
+    before = (batch * tl.num_programs(1) + head) * L
+    for query in range(begin, tl.minimum(begin + down, L)):
+        line, slopes = scores + (before + query) * S, grads + (before + query) * S
+        into, onto = weights + (before + query) * S, score_grads + (before + query) * S
+        number = tl.cast(query, tl.int64)
+        allowed = bias + number * bias_query
+        ours = tl.load(out + number * out_row + columns, mask=columns < F, other=0.0)
+        theirs = tl.load(grad_out + number * grad_row + columns, mask=columns < F, other=0.0)
+        delta = tl.sum(ours.to(tl.float32) * theirs.to(tl.float32), 0)
+        log = tl.load(logs + query) * LOG2E
+        safe = tl.where(log == float("-inf"), 0.0, log)
+        count = tl.minimum(S, query + 1) if CAUSAL else S
+        if SHORT:
+            _gradients_of(
+                line, slopes, into, onto, lanes, count, S, scale, factor, safe, delta, allowed, bias_key, BIAS, True
+            )
+        else:
+            whole = tl.minimum(S, count // C * C)
+            for start in range(0, whole, C):
+                keys = start + lanes
+                _gradients_of(
+                    line, slopes, into, onto, keys, S, S, scale, factor, safe, delta, allowed, bias_key, BIAS, False
+                )
+            rest = whole + lanes
+            _gradients_of(
+                line, slopes, into, onto, rest, count, S, scale, factor, safe, delta, allowed, bias_key, BIAS, True
+            )
+            if CAUSAL:  # what is behind
+                for start in range(0, tl.minimum(S, S - whole - C), C):
+                    behind = start + C + rest
+                    tl.store(into + behind, tl.zeros((C,), weights.dtype.element_ty), mask=behind < S)
+                    tl.store(onto + behind, tl.zeros((C,), score_grads.dtype.element_ty), mask=behind < S)
