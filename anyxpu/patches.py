@@ -327,6 +327,14 @@ TABLE: tuple[Patch, ...] = (
         " and its base is an IndexError of Dynamo's at another length",
     ),
     Patch(
+        "rows-apart",
+        f"{_INDUCTOR}.codegen.simd",
+        ("SIMDScheduling.get_tiling_and_scores", "SIMDScheduling.tiling_is_compatible"),
+        "anyxpu.inductor.rows:rows_apart",
+        "a pointwise kernel has one index, and divides it for what it reads once for each row",
+        "compiled gradients of losses over a large vocabulary take several times as long on a CPU device",
+    ),
+    Patch(
         "block-numbers",
         f"{_INDUCTOR}.codegen.triton_split_scan",
         ("TritonSplitScanKernel.scan", "TritonSplitScanKernel.iteration_ranges_get_pid"),

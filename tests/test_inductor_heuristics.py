@@ -9,7 +9,7 @@ import torch
 from torch._inductor.utils import run_and_get_code
 
 from anyxpu.inductor.core import Core
-from anyxpu.inductor.heuristics import in_registers, nearest, one_row, square
+from anyxpu.inductor.heuristics import along_rows, in_registers, nearest, one_row, square
 
 CORE = Core(lanes=16, cache_bytes=32 << 10)
 
@@ -58,6 +58,47 @@ def test_a_transposed_copy_is_right_in_every_shape(shape, xpu):
     torch._dynamo.reset()
     got = torch.compile(lambda t: (t.t() * 2).contiguous())(x.to(xpu)).cpu()
     assert torch.equal(got, x.t() * 2) and got.is_contiguous()
+
+
+@pytest.mark.parametrize(
+    ("function", "rows", "apart"),
+    [
+        (lambda x, r: torch.nn.functional.pad((x - r).exp() * r, (0, 3)), (2, 6), True),
+        (lambda x, r: torch.cat([x, r.expand_as(x)], 1).flip(-1), (3, 4), True),
+        (lambda x, r: x * r[..., :1, :] + r, (2, 5), True),
+        (lambda x, r: x * r.flatten()[0] + 1, (2, 5), False),
+    ],
+    ids=["padded", "joined", "of another row", "one number"],
+)
+def test_what_is_read_once_for_each_long_row_has_rows_of_its_own(function, rows, apart, xpu):
+    x, r = torch.randn(*rows, 1100), torch.randn(*rows, 1)
+    torch._dynamo.reset()
+    got, (code, *_) = run_and_get_code(torch.compile(function), x.to(xpu), r.to(xpu))
+    assert ("ynumel" in code) == apart
+    torch.testing.assert_close(got.cpu().double(), function(x.double(), r.double()), atol=1e-4, rtol=1e-5)
+
+
+def test_the_gradient_of_a_loss_over_a_large_vocabulary_divides_no_index(xpu):
+    x, labels = torch.randn(2, 7, 3001), torch.randint(0, 3001, (2, 7))
+
+    def loss(x, labels):
+        return torch.nn.functional.cross_entropy(x[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+
+    def gradient(function, x, labels):
+        x = x.clone().requires_grad_()
+        return torch.autograd.grad(function(x, labels), x)[0]
+
+    torch._dynamo.reset()
+    got, codes = run_and_get_code(gradient, torch.compile(loss), x.to(xpu), labels.to(xpu))
+    assert "ynumel" in codes[-1] and "// 3001" not in codes[-1]
+    torch.testing.assert_close(got.cpu().double(), gradient(loss, x.double(), labels), atol=1e-7, rtol=1e-4)
+
+
+def test_a_tile_of_rows_is_of_one_and_no_longer_than_it():
+    offered = config(XBLOCK=32, YBLOCK=32)
+    assert along_rows(CORE, offered, {"x": 50257, "y": 128}).kwargs == {"XBLOCK": 2048, "YBLOCK": 1}
+    assert along_rows(CORE, offered, {"x": 1025, "y": 128}).kwargs == {"XBLOCK": 2048, "YBLOCK": 1}
+    assert along_rows(CORE, offered, {"x": 1024, "y": 128}).kwargs == {"XBLOCK": 1024, "YBLOCK": 1}
 
 
 def test_blocks_follow_the_core():

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
+from anyxpu.inductor import rows
 from anyxpu.inductor.core import Core
 
 
@@ -34,8 +35,12 @@ def apply_to_autotuner(module: ModuleType) -> None:
                     config = in_registers(core, config, size_hints, meta.get("tiling_scores"))
                 configs = [one_row(core, config, size_hints)]
             elif kind == kinds.POINTWISE:
-                flat = len(size_hints) == 1
-                configs = [nearest(core, configs, size_hints) if flat else square(core, configs[0], size_hints)]
+                if len(size_hints) == 1:
+                    configs = [nearest(core, configs, size_hints)]
+                elif meta.get("tiling_scores") == rows.SCORES:
+                    configs = [along_rows(core, configs[0], size_hints)]
+                else:
+                    configs = [square(core, configs[0], size_hints)]
         return original(size_hints, configs, *args, **kwargs)
 
     module.__dict__["cached_autotune"] = cached_autotune
@@ -75,6 +80,13 @@ def square(core: Core, config: Any, size_hints: dict[str, int]) -> Any:
         return config
     config = copy.deepcopy(config)
     config.kwargs.update({name: min(core.side, 1 << max(size - 1, 0).bit_length()) for name, size in blocks.items()})
+    return config
+
+
+def along_rows(core: Core, config: Any, size_hints: dict[str, int]) -> Any:
+    """The configuration of a pointwise kernel with rows for y: a tile of one row."""
+    config = copy.deepcopy(config)
+    config.kwargs.update(XBLOCK=min(core.tile, 1 << max(size_hints["x"] - 1, 0).bit_length()), YBLOCK=1)
     return config
 
 
