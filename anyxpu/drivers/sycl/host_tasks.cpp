@@ -120,9 +120,8 @@ constexpr uint64_t kMostOperations = uint64_t{1} << 33;
 
 // Whether it ran at once, in this thread.
 bool run_now(ax_queue* handle, const Tasks& tasks, uint64_t operations) {
-  // Who waited for the last one is likely to wait for this.
-  const bool waits = anyxpu::sycl_driver::take_waited();
-  if (operations > (waits ? kMostOperations : kLittle)) return false;
+  // Who waited for the last one is likely to wait for this; little ones may have come before it, as a reorder does.
+  if (operations > kMostOperations || (operations > kLittle && !anyxpu::sycl_driver::take_waited())) return false;
   const std::lock_guard gate(anyxpu::sycl_driver::gate_of(handle));
   if (!anyxpu::sycl_driver::hold(handle).ext_oneapi_empty()) return false;
   ax_event* const timed = anyxpu::sycl_driver::take_timed();
