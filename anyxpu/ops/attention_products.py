@@ -30,7 +30,7 @@ LONGEST = 16384
 """Keys: of twice as many so few queries come together that the kernels take less time."""
 
 LONGEST_BACKWARD = 8192
-"""Keys: there a program has a row of scores in its registers and first cache."""
+"""Keys: a row of scores, one of gradients and what both become stay in the first two caches."""
 
 FEW = 16
 """Queries, below which the kernels take less time."""
