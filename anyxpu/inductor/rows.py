@@ -54,7 +54,8 @@ def _row_length(nodes: Iterable[Any], numel: Any) -> int | None:
             continue
         accesses = extract_read_writes(node._body, *node._sizes)
         # Of a loop's indices an access names those that it depends on; what is written depends on all.
-        inner = {write.var_names[-1] for write in accesses.writes if len(getattr(write, "var_names", ())) == len(sizes)}
+        writes = [write.var_names for write in accesses.writes if isinstance(write, MemoryDep)]
+        inner = {names[-1] for names in writes if len(names) == len(sizes)}
         for read in accesses.reads:
             used = read.index.free_symbols if isinstance(read, MemoryDep) else set()
             if len(inner) == 1 and used and not used & inner:
