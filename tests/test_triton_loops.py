@@ -112,3 +112,36 @@ def test_more_programs_than_run_at_once_are_refused_and_the_device_goes_on() -> 
     with pytest.raises(RuntimeError, match=rf"over {most + 1} programs .* runs {most} of them at once"):
         meeting_kernel[(most + 1,)](arrived, seen, most + 1, launch_cooperative_grid=True)
     assert torch.ones(3, device=DEVICE).sum().shape == ()
+
+
+@triton.jit
+def between_kernel(x, number, o, B: tl.constexpr):
+    at = tl.arange(0, B)
+    read = tl.load(x + at)
+    tl.store(o + at, read * tl.exp(tl.load(number)))
+
+
+@triton.jit
+def written_before_kernel(x, o, B: tl.constexpr):
+    at = tl.arange(0, B)
+    tl.store(x + at, tl.load(x + at) + 1)
+    tl.debug_barrier()
+    first = tl.load(x)
+    tl.store(o + at, tl.load(x + at) * first)
+
+
+@pytest.mark.not_simulated("compares results")
+def test_one_number_read_between_elements_does_not_part_their_loop() -> None:
+    x, number = torch.randn(1024), torch.randn(1)
+    out = torch.empty(1024, device=DEVICE)
+    kernel = between_kernel[(1,)](x.to(DEVICE), number.to(DEVICE), out, B=1024)
+    assert kernel.asm["cl"].rpartition("__kernel")[2].count("for (") == 1
+    torch.testing.assert_close(out.cpu(), x * number.exp(), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.not_simulated("compares results")
+def test_one_number_is_read_after_what_was_written_there_before() -> None:
+    x = torch.randn(1024)
+    moved, out = x.to(DEVICE), torch.empty(1024, device=DEVICE)
+    written_before_kernel[(1,)](moved, out, B=1024)
+    torch.testing.assert_close(out.cpu(), (x + 1) * (x[0] + 1), atol=1e-6, rtol=1e-5)

@@ -79,7 +79,10 @@ def _memory(e: Emitter, op: Op) -> None:
     if op.operands[0].is_tensor:
         e.pending.append(op)
         return
-    e.flush()
+    # Reading one number does not part the elements' loop in two, unless that writes what is read.
+    reads = op.name == "tt.load" and not op.attrs.get("isVolatile")
+    if not reads or any(waiting.name == "tt.store" for waiting in e.pending):
+        e.flush()
     args = [e.scalar(o) for o in op.operands]
     if op.name == "tt.store":
         conditions = [*args[2:], *first_item(e)]
