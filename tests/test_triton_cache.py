@@ -81,6 +81,17 @@ def test_kernels_for_other_instructions_than_the_cpus_are_kept_apart(tmp_path, r
     assert "compiled 0" in run_python(program, **environment).stdout
 
 
+def test_the_children_of_a_process_that_uses_a_device_have_its_kernels(run_python):
+    run_python("""
+        import subprocess, sys, torch
+        from anyxpu.triton import identity
+        torch.ones(3, device="xpu")
+        asked = [sys.executable, "-c", "from anyxpu.triton import identity; print(identity.host())"]
+        theirs = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+        assert theirs == identity.host()
+    """)
+
+
 @pytest.mark.rotates(3)
 def test_a_second_process_compiles_nothing_of_a_graph(tmp_path, run_python):
     log = tmp_path / "compiles"

@@ -242,6 +242,10 @@ class Emitter:
 
     # --- loops of elementwise ops
 
+    def reads_before_waiting(self) -> bool:
+        """Whether what is read now may be read before the waiting ops: none writes, or ends a program that may not."""
+        return not any(op.name in ("tt.store", "tt.assert") for op in self.pending)
+
     def flush(self) -> None:
         """Print every waiting op."""
         ops, self.pending = self.pending, []

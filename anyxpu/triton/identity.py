@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import os
+import re
 from functools import cache
 from pathlib import Path
 
@@ -13,6 +14,11 @@ from anyxpu.cache import digest
 
 # The packages whose versions decide what native code a device's compiler makes.
 _RUNTIMES = ("intel-opencl-rt", "intel-sycl-rt")
+
+
+# What the CPU runtime's variables ask of its compiler. Sizes of memory and numbers of threads are no code's, and the
+# driver sets some: for its process's children, which otherwise had other kernels than it.
+_SHAPES_CODE = re.compile(r"CL_CONFIG_(?!CPU_FORCE_|CPU_TBB_)")
 
 
 _PACKAGE = Path(__file__).parent.parent
@@ -47,7 +53,7 @@ def host() -> str:
     for name in _RUNTIMES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             parts.append(f"{name} {importlib.metadata.version(name)}")
-    parts += sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("CL_CONFIG_"))
+    parts += sorted(f"{name}={value}" for name, value in os.environ.items() if _SHAPES_CODE.match(name))
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         parts += sorted({line for line in lines if line.startswith(("model name", "flags"))})

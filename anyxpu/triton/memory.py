@@ -79,9 +79,8 @@ def _memory(e: Emitter, op: Op) -> None:
     if op.operands[0].is_tensor:
         e.pending.append(op)
         return
-    # Reading one number does not part the elements' loop in two, unless that writes what is read.
-    reads = op.name == "tt.load" and not op.attrs.get("isVolatile")
-    if not reads or any(waiting.name == "tt.store" for waiting in e.pending):
+    # Where it may come first, reading one number does not part the elements' loop in two.
+    if op.name != "tt.load" or op.attrs.get("isVolatile") or not e.reads_before_waiting():
         e.flush()
     args = [e.scalar(o) for o in op.operands]
     if op.name == "tt.store":

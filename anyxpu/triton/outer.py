@@ -295,7 +295,7 @@ def _read_later(e: Emitter, product: Op, v: Value) -> bool:
     load = v.owner
     if not isinstance(load, Op) or load.name != "tt.load" or load not in e.pending or load.attrs.get("isVolatile"):
         return False
-    if any(op.name in ("tt.store", "tt.assert") for op in e.pending) or not _wanted_by(e, v, product):
+    if not e.reads_before_waiting() or not _wanted_by(e, v, product):
         return False
     e.pending.remove(load)
     e.tensors[v] = Read(load)
