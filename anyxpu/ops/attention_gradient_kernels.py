@@ -11,6 +11,7 @@ import triton.language as tl
 
 from anyxpu.ops import attention_pieces as pieces
 from anyxpu.ops.attention_kernels import _CHANGING, LN2, LOG2E, _extent, _kept, _scores, _view
+from anyxpu.triton.hints import power_of_2
 
 
 @triton.jit
@@ -59,7 +60,7 @@ def _query_block(
         left, turned, queries[None, :], keys[:, None], bias, bias_query, bias_key, scale, L, S, low, reach, BIAS,
         CAUSAL, LEFT, MASKED,
     )  # fmt: skip
-    weights = tl.exp2(scores - log[None, :])
+    weights = power_of_2(scores - log[None, :])
     by_weight = pieces.product(pieces.read(v, keys, v_row, S, F, FP, FR, MASKED, WIDE), turned_grad)
     if DROPOUT:
         kept = _kept(seed, row, queries[None, :], keys[:, None], most_queries, most_keys, dropout)
@@ -238,7 +239,7 @@ def _keys_block(
         rows, turned_keys, queries[:, None], keys[None, :], bias, bias_query, bias_key, scale, L, S, low, reach, BIAS,
         CAUSAL, LEFT, MASKED,
     )  # fmt: skip
-    weights = tl.exp2(scores - log[:, None])
+    weights = power_of_2(scores - log[:, None])
     by_weight = pieces.product(grads, turned_values)
     used = weights
     if DROPOUT:

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 
 from anyxpu.ops import attention_pieces as pieces
+from anyxpu.triton.hints import power_of_2
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
@@ -174,10 +175,10 @@ def _forward_block(
     shift = tl.where(new == float("-inf"), 0.0, new)  # of a query that nothing is allowed for yet
     shrunk = tl.exp2(top - shift)
     if FEW:
-        weights = tl.exp2(scores - shift[:, None])
+        weights = power_of_2(scores - shift[:, None])
         total = total * shrunk + tl.sum(weights, 1)
     else:
-        weights = tl.exp2(scores - shift[None, :])
+        weights = power_of_2(scores - shift[None, :])
         total = total * shrunk + tl.sum(weights, 0)
     if DROPOUT:
         if FEW:

@@ -12,28 +12,10 @@ import triton
 import triton.language as tl
 
 from anyxpu.ops.attention_kernels import LN2, LOG2E
+from anyxpu.triton.hints import power_of_2
 
 # Arguments that change from call to call and of which no layout depends, as in attention_kernels.
 _CHANGING = ["bias_batch", "bias_head", "logs_batch", "logs_head", "first", "L", "S", "down"]
-
-
-@triton.jit
-def _power(x):
-    """2 to the power of ``x``, which is at most 0 or next to it; 0 where that is below the least normal number.
-
-    A polynomial of 2 ** f on [-1/2, 1/2] (Lawson's algorithm, 9.1e-8) and an exponent that is written as bits: less
-    than the compiler's own needs for results of any size.
-    """
-    ROUNDER: tl.constexpr = 12582912.0  # 1.5 * 2 ** 23: what is added to it is rounded, and is its last bits
-    moved = x + ROUNDER
-    f = x - (moved - ROUNDER)
-    p = tl.fma(f, 0.001326472731307149, 0.009671512991189957)
-    p = tl.fma(f, p, 0.05550733581185341)
-    p = tl.fma(f, p, 0.24022242426872253)
-    p = tl.fma(f, p, 0.6931470036506653)
-    p = tl.fma(f, p, 1.0)
-    scale = (moved.to(tl.int32, bitcast=True) << 23) + 0x3F800000
-    return tl.where(x < -126.0, 0.0, p * scale.to(tl.float32, bitcast=True))
 
 
 @triton.jit
@@ -95,7 +77,7 @@ def to_weights(
             found = _found(line, lanes, count, scale, allowed, bias_key, BIAS, True)
             top = tl.max(found, 0)
             safe = tl.where(top == float("-inf"), 0.0, top)
-            raised = _power(found - safe)
+            raised = power_of_2(found - safe)
             total = tl.sum(raised, 0)
             seen = total != 0  # a sum that is NaN stays what it is
             made = raised * tl.where(seen, 1.0 / total, 0.0)
@@ -112,10 +94,10 @@ def to_weights(
             safe = tl.where(top == float("-inf"), 0.0, top)
             sums = tl.zeros((C,), tl.float32)
             for start in range(0, whole, C):
-                raised = _power(_found(line, start + lanes, S, scale, allowed, bias_key, BIAS, False) - safe)
+                raised = power_of_2(_found(line, start + lanes, S, scale, allowed, bias_key, BIAS, False) - safe)
                 sums += raised
                 tl.store(line + start + lanes, raised)
-            last = _power(_found(line, rest, count, scale, allowed, bias_key, BIAS, True) - safe)
+            last = power_of_2(_found(line, rest, count, scale, allowed, bias_key, BIAS, True) - safe)
             total = tl.sum(sums + last, 0)
             seen = total != 0
             share = tl.where(seen, 1.0 / total, 0.0)
@@ -136,7 +118,7 @@ def _gradients_of(
     BIAS: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Some of a row's weights, and its scores' gradients; both 0 where no key is or none is allowed."""
-    made = _power(_found(line, keys, count, scale, bias, bias_key, BIAS, MASKED) - safe)
+    made = power_of_2(_found(line, keys, count, scale, bias, bias_key, BIAS, MASKED) - safe)
     by_weight = tl.load(slopes + keys, mask=keys < count, other=0.0) if MASKED else tl.load(slopes + keys)
     by_score = made * (by_weight - delta) * factor
     if MASKED:

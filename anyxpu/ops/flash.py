@@ -21,8 +21,11 @@ from anyxpu.ops.attention_products import forward as by_products
 from anyxpu.ops.current_device import current
 from anyxpu.runtime.vectors import has_short_vectors
 from anyxpu.shim import lib
+from anyxpu.triton.instructions import tiles
 
 LOG2E = math.log2(math.e)
+FEW = 8
+"""Queries that a CPU takes without padding them to a tile."""
 LARGEST = 256
 """Elements of a head, of keys and of values."""
 
@@ -154,6 +157,8 @@ def _blocks(device: torch.device, dtype: torch.dtype, form: _Form, backward: boo
     size = form.size
     properties = torch.xpu.get_device_properties(device)
     if properties.type == "cpu":
+        if by_tiles(device, dtype, form.queries, size) and not backward:
+            return _of_tiles(form, most)
         return _of_cpu(device, form, backward, most)
     # Operands of f32 and of long heads take 64 KiB of local memory, which the smallest of Intel's GPUs have.
     rows = 32 if backward or (size > 128 and dtype == torch.float32) else 64
@@ -173,6 +178,40 @@ def _blocks(device: torch.device, dtype: torch.dtype, form: _Form, backward: boo
     return Blocks(rows, 16 if short else 32, warps, False)
 
 
+def by_tiles(device: torch.device, dtype: torch.dtype, queries: int, size: int) -> bool:
+    """Whether forward a CPU's tile registers multiply (AMX): all but few queries, whose heads fill a tile's depth."""
+    if dtype != torch.bfloat16 or queries <= FEW or size <= 16 or not tiles():
+        return False
+    return torch.xpu.get_device_properties(device).type == "cpu"
+
+
+# Queries or keys of a block, and the time that each takes with it: for each block of queries all keys and values are
+# brought into tiles' layout.
+_QUERIES_OF_TILES = {64: 1.05, 128: 1.0, 256: 0.97}
+_KEYS_OF_TILES = {64: 1.07, 128: 1.0}
+
+
+def _of_tiles(form: _Form, most: int) -> Blocks:
+    """Measured, of 128 to 4,096 keys."""
+    keys, causal = form.keys, form.windowed
+    columns = min(_KEYS_OF_TILES, key=lambda c: _KEYS_OF_TILES[c] * _padded(keys, c))
+    rows = min(_QUERIES_OF_TILES, key=lambda r: _QUERIES_OF_TILES[r] * (-(-form.queries // r) + causal / 2) * r)
+    if form.size > 128:
+        rows, columns = 64, 64
+    some = keys % columns
+    return Blocks(min(rows, most), columns, 1, False, rest=columns if form.windowed else min(columns, _rest(some)))
+
+
+def _padded(keys: int, columns: int) -> int:
+    some = keys % columns
+    return keys - some + (_rest(some) if some else 0)
+
+
+def _rest(keys: int) -> int:
+    """Keys of a block behind the last whole one: at least the depth of a tile."""
+    return max(32, _power(keys)) if keys else 32
+
+
 # Queries and keys of a block, and the time that an element of a matrix of scores takes with them, on AVX2 with heads of
 # 64: smaller ones take longer, and compute fewer that are not there.
 _FORWARD = {(16, 16): 1.115, (32, 64): 1.02, (64, 64): 1.0}
@@ -187,7 +226,7 @@ def _of_cpu(device: torch.device, form: _Form, backward: bool, most: int) -> Blo
     """``most``: queries of a block."""
     queries, keys, size = form.queries, form.keys, form.size
     # Measured, of 4 and 8: few rows by themselves are 1.1 to 2 times as fast as in a tile of 16.
-    if queries <= 8 and not backward:
+    if queries <= FEW and not backward:
         rows = 1 << (queries - 1).bit_length()
         return Blocks(rows, 16 if rows == 1 else 32, 1, True, few=True)
 
@@ -251,17 +290,20 @@ class Problem:
         if self.mask is not None:
             self.mask = self.mask.expand(shape)
         kind = "none" if mask is None else "bool" if mask.dtype == torch.bool else "float"
-        self.constants = {
-            "GROUP": self.heads // self.groups,
-            "E": self.size,
-            "F": self.width,
-            **dict(zip(("EP", "ER"), _pieces(query.device, self.size), strict=True)),
-            **dict(zip(("FP", "FR"), _pieces(query.device, self.width), strict=True)),
-            "BIAS": kind,
-            "DROPOUT": dropout > 0,
-            "PACKED": packing is not None,
-            **window.constants(),
-        }
+        self.masks = {"BIAS": kind, "DROPOUT": dropout > 0, "PACKED": packing is not None, **window.constants()}
+
+    def constants(self, backward: bool) -> dict[str, Any]:
+        """Of the kernels."""
+        sizes = {"GROUP": self.heads // self.groups, "E": self.size, "F": self.width}
+        for size, names in ((self.size, ("EP", "ER")), (self.width, ("FP", "FR"))):
+            sizes |= dict(zip(names, self._pieces(size, backward), strict=True))
+        return {**sizes, **self.masks}
+
+    def _pieces(self, size: int, backward: bool) -> tuple[int, int]:
+        """Tiles take a whole power of 2: a second product has columns of its own to bring into their layout."""
+        if not backward and by_tiles(self.query.device, self.query.dtype, self.queries, size):
+            return _power(size), 0
+        return _pieces(self.query.device, size)
 
     def offsets(self) -> tuple[Tensor, Tensor]:
         """Where sequences begin; any pointers where none are packed."""
@@ -310,6 +352,28 @@ class Problem:
         size, packed = max(self.size, self.width), self.packing is not None
         form = _Form(self.queries, keys, size, packed, self.window != ALL, self.mask is not None)
         return _blocks(self.query.device, self.query.dtype, form, backward)
+
+
+def _fills_tiles(p: Problem, blocks: Blocks) -> bool:
+    """Whether a CPU's kernels by tiles are faster than products for a call that both take: forward, measured.
+
+    They are where little of their blocks lies outside of the matrix of scores, which products take as it is. A mask is
+    read down its columns, and of few keys or long heads a block brings more into tiles' layout than it computes.
+    """
+    if blocks.wide or not by_tiles(p.query.device, p.query.dtype, p.queries, max(p.size, p.width)):
+        return False
+    if p.mask is not None or p.keys < 128 or max(p.size, p.width) > 128:
+        return False
+    rows, area = -(-p.queries // blocks.queries), p.queries * p.keys
+    computed = rows * blocks.queries * _padded(p.keys, blocks.keys)
+    if p.window == CAUSAL:
+        area /= 2
+        computed *= (1 + 1 / rows) / 2
+    return computed <= (_WASTE_OF_FEW if area <= _SMALL else _WASTE) * area
+
+
+_WASTE, _WASTE_OF_FEW, _SMALL = 1.3, 1.5, 40_000
+"""What kernels by tiles may compute more than there is of a head's scores; of so few of these products are slower."""
 
 
 def _unit(t: Tensor) -> Tensor:
@@ -382,9 +446,9 @@ def attend(p: Problem, out: Tensor, logs: Tensor, places: Places, dropout: float
     into = _writable(out)
     operands = p.operands(scale) if dropout == 0 and logs.shape[-1] == p.queries else None
     seed = 0
-    if operands is None or not (serves(operands) and by_products(operands, into, logs)):
+    blocks = p.blocks(backward=False)
+    if operands is None or _fills_tiles(p, blocks) or not (serves(operands) and by_products(operands, into, logs)):
         seed = _seed(out.device) if dropout > 0 else 0
-        blocks = p.blocks(backward=False)
         grid = (-(-p.queries // blocks.queries), p.heads, p.batches)
         if operands is not None and (parts := _parts(p, blocks, math.prod(grid))) > 1:
             _attend_by_parts(p, into, logs, scale, blocks, parts)
@@ -404,7 +468,7 @@ def attend(p: Problem, out: Tensor, logs: Tensor, places: Places, dropout: float
                 p.query, p.key, p.value, p.bias(), into, logs,
                 *_three(p.query), *_three(p.key), *_three(p.value), *_three(into), *p.bias_arguments(),
                 _scale(p, scale) * LOG2E, dropout, seed, p.queries, p.keys, *p.offsets(), *arguments, *places,
-                *p.window.bounds(), **p.constants, **constants,
+                *p.window.bounds(), **p.constants(backward=False), **constants,
                 **blocks.constants(),
             )  # fmt: skip
     if into is not out:
@@ -452,7 +516,8 @@ def _attend_by_parts(p: Problem, out: Tensor, logs: Tensor, scale: float | None,
             0, *_three(p.query)[1:], part * k_row, k_head, k_row, part * v_row, v_head, v_row, *_three(whole),
             part * p.bias_strides()[-1], bias_head, bias_query, bias_key,
             _scale(p, scale) * LOG2E, 0.0, 0, p.queries, p.keys, *p.offsets(), used, pages, page_row, part,
-            *_apart(sums), *p.window.bounds(), **p.constants, **constants | {"PARTS": True},
+            *_apart(sums), *p.window.bounds(), **p.constants(backward=False),
+            **constants | {"PARTS": True},
             **blocks.constants(),
         )  # fmt: skip
         kernels.join[(p.queries, p.heads)](
@@ -556,7 +621,8 @@ def _gradient_launches(
 
     blocks = p.blocks(backward=True)
     last = (_scale(p, scale) * LOG2E, dropout, seed, p.queries, p.keys, *p.offsets(), *places, *p.window.bounds())
-    options = {"BM": blocks.queries, "BN": blocks.keys, "WIDE": blocks.wide, "num_warps": blocks.warps, **p.constants}
+    options = {"BM": blocks.queries, "BN": blocks.keys, "WIDE": blocks.wide, "num_warps": blocks.warps}
+    options |= p.constants(backward=True)
     if _at_once(p):
         if sums is None:
             sums = torch.empty(into[0].shape, dtype=torch.float32, device=into[0].device)

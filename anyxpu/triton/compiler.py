@@ -23,7 +23,7 @@ from triton.backends.compiler import BaseBackend, GPUTarget
 from anyxpu import ocloc, simulate
 from anyxpu.cache import cache_dir, digest, write_file
 from anyxpu.errors import CacheError, KernelError, UnsupportedOperation
-from anyxpu.triton import extra, identity, lower, matrix, native
+from anyxpu.triton import extra, identity, instructions, lower, matrix, native
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +51,7 @@ class Options:
     work-group, so that more than one sub-group would only split its loops: there ``num_warps`` becomes 1 unless
     ``keep_warps`` is set. ``matrix_engine``, for tests, has a CPU device do products as GPUs do whose engine takes
     sub-groups of so many lanes (8 or 16).
+    ``amx``: on a CPU device, products of bfloat16 and of bytes by its tile registers, where there are any.
     ``num_stages``: in a loop with products on a GPU's matrix engine, their operands are fetched into the cache
     ``num_stages - 1`` iterations before they are loaded.
     ``num_ctas`` and the other fields of Triton's own backends are accepted.
@@ -62,6 +63,7 @@ class Options:
     warp_size: int = 16
     keep_warps: bool = False
     matrix_engine: int = 0
+    amx: bool = False
     maxnreg: int | None = None
     enable_fp_fusion: bool = True
     launch_cooperative_grid: bool = False
@@ -170,6 +172,7 @@ class IntelBackend(BaseBackend):
         values.setdefault("arch", device_kind(self.target))
         if isinstance(values.get("extern_libs"), dict):
             values["extern_libs"] = tuple(sorted(values["extern_libs"].items()))
+        values["amx"] = device_kind(self.target) == "cpu" and instructions.tiles() and values.get("amx", True)
         check_warps(values.get("num_warps", 1))
         if device_kind(self.target) == "cpu" and not values.get("keep_warps"):
             values["num_warps"] = 1
@@ -250,7 +253,7 @@ class IntelBackend(BaseBackend):
     def make_cl(self, mod: Any, metadata: dict[str, Any], options: Options) -> str:
         text = mod.str_nodebug()
         try:
-            dialect = lower.dialect_of(device_kind(self.target), options.matrix_engine)
+            dialect = lower.dialect_of(device_kind(self.target), options.matrix_engine, options.amx)
             rendered = lower.render(text, dialect, options.enable_fp_fusion, options.num_stages)
         except UnsupportedOperation as error:
             raise UnsupportedOperation(f"{error} (its TTGIR: {_keep(metadata, 'ttgir', text)})") from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anyxpu.errors import UnsupportedOperation
-from anyxpu.triton import calls, outer, tables
+from anyxpu.triton import calls, outer, tables, tiles
 from anyxpu.triton.elements import Elements
 from anyxpu.triton.emit import ASSIGN, Emitter, Handler
 from anyxpu.triton.ir import Op, Region, Scalar, Value
@@ -89,13 +89,13 @@ def _for(e: Emitter, op: Op) -> None:
     i = e.scalars[counter] = e.fresh("i")
     u = f"({tables.unsigned(counter.type)})" if op.attrs.get("unsigned") else ""
     head = f"for ({c} {i} = {e.scalar(lower)}; {u}{i} < {u}{e.scalar(upper)}; {i} += {e.scalar(step)})"
-    around = e.turned, e.carried
-    e.turned = e.turned | outer.prepare(e, op)
+    around = e.turned, e.staged, e.carried
+    e.turned, e.staged = e.turned | outer.prepare(e, op), e.staged | tiles.prepare(e, op)
     yielded = op.regions[0].entry.ops[-1].operands
     e.carried = {y: v for y, v in zip(yielded, carried, strict=True) if v.is_tensor}
     with e.braces(head):
         _body(e, op.regions[0], carried)
-        e.turned, e.carried = around
+        e.turned, e.staged, e.carried = around
         if (largest := _overflows(op)) is not None:
             e.line(f"if ({u}{i} > {u}({largest} - {e.scalar(step)})) break;")
     _alias(e, op.results, carried)
@@ -214,6 +214,8 @@ def _return(e: Emitter, op: Op) -> None:
         return
     if op.operands:
         raise UnsupportedOperation("a kernel that returns a value")
+    if e.tiles:
+        e.line(tiles.LEAVE)
     e.line("return;")
 
 

@@ -1,11 +1,11 @@
-"""Matrix products: on the matrix engine, on a CPU as outer products, else one multiply-add at a time."""
+"""Matrix products: on the matrix engine, on a CPU by its tiles or as outer products, else number by number."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from anyxpu.errors import UnsupportedOperation
-from anyxpu.triton import block_io, matrix, move, outer, tables
+from anyxpu.triton import block_io, matrix, move, outer, tables, tiles
 from anyxpu.triton import layout as layouts
 from anyxpu.triton.elements import Loop
 from anyxpu.triton.emit import Emitter, Handler
@@ -37,6 +37,9 @@ def _dot(e: Emitter, op: Op) -> None:
     a, b = (e.renamed.get(o, o) for o in op.operands[:2])
     if e.matrix and (form := matrix.form_of(op, e.lanes)):
         (block_io if "tiles" in op.attrs else matrix).dot(e, op, form, a, b)
+        return
+    if e.tiles and (tiled := tiles.form_of(op, e.lanes, e.warps)):
+        tiles.dot(e, op, tiled, a, b)
         return
     if e.outer and outer.fits(op, e.lanes):
         outer.dot(e, op, a, b)

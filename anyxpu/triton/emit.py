@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from anyxpu.errors import UnsupportedOperation
 from anyxpu.triton import held, tables, wrapping
 from anyxpu.triton import layout as layouts
-from anyxpu.triton.elements import ELEMENT_PRINTERS, Array, Elements, Join, Loop, Read, Recomputed, View
+from anyxpu.triton.elements import ELEMENT_PRINTERS, Array, Elements, Join, Loop, Read, Recomputed, Splat, View
 from anyxpu.triton.ir import Block, Function, Op, Pointer, Region, Scalar, Tensor, Type, Value, walk
 from anyxpu.triton.layout import BitMap, Layout
 from anyxpu.triton.storage import Request, size_of
@@ -55,11 +55,13 @@ class Emitter:
         local_arrays: bool,
         matrix: bool = False,
         outer: bool = False,
+        tiles: bool = False,
     ) -> None:
         self.function, self.handlers = function, handlers
         self.warps, self.lanes, self.local_arrays = warps, lanes, local_arrays
         self.matrix = matrix  # whether products go to a matrix engine
         self.outer = outer  # or else are outer products
+        self.tiles = tiles  # but those that a CPU's tile registers take
         # AVX2 has no masked accesses that are worth it; sub-groups of so few are its. See held.py.
         self.masks_are_slow = local_arrays and lanes <= 8
         self.divides = local_arrays and warps == 1 and lanes >= 8  # see wrapping.py
@@ -76,6 +78,7 @@ class Emitter:
         self.elsewhere: dict[Value, Value] = {}  # the same elements in another layout, where there are two of them
         self.renamed: dict[Value, Value] = {}  # operands of products that stay where they are
         self.turned: dict[Value, Value] = {}  # products' operands as they read them, made before a loop
+        self.staged: dict[tuple[Value, int], str] = {}  # and as its tiles read them: the array, by the product's side
         self.carried: dict[Value, Value] = {}  # what a loop's variables become at its end, and which
         self.labels: dict[str, tuple[Block, str]] = {}  # of the blocks around: each with its label in C
         self.mapped: tuple[list[str], str] = ([], "")  # where a mapped function's results go, and the label behind it
@@ -138,11 +141,20 @@ class Emitter:
         if self.local_arrays and (registers > UNROLL_LIMIT or (indexed and registers > 1)):
             shared = layout is not None and self.warps == 1 and not any(layout.lane)
             items = 1 if shared else self.lanes * self.warps
-            self.arrays.append(Request(name, c, registers * items, len(self.lines), self.depth))
-            self.line("//")  # its declaration, once all arrays are known
+            self._request(name, c, registers * items)
             return Array(name, registers, type, " * 1" if shared else f" * {items} + item")
         self.line(f"{c} {name};" if registers == 1 else f"{c} {name}[{registers}];")
         return Array(name, registers, type)
+
+    def array(self, c_type: str, elements: int) -> str:
+        """Local memory of the printer's own, for as long as the text mentions it; its name."""
+        name = self.fresh("a")
+        self._request(name, c_type, elements)
+        return name
+
+    def _request(self, name: str, c_type: str, elements: int) -> None:
+        self.arrays.append(Request(name, c_type, elements, len(self.lines), self.depth))
+        self.line("//")  # its declaration, once all arrays are known
 
     def local(self, type: Type, elements: int) -> str:
         """A typed pointer to the work-group's scratch memory, which must be idle; `barrier` before it is used again."""
@@ -225,12 +237,20 @@ class Emitter:
 
     def recompute_cost(self, op: Op) -> int | None:
         """How many ops recomputing ``op`` repeats, or None where it should be kept."""
+        if self.tiles and self._scales_array(op):
+            return 1
         if op.name not in tables.RECOMPUTED or (op.name == "arith.select" and op.result.element.is_float):
             return None
         cost = 1
         for operand in op.operands:
             cost += self._cost(operand)
         return cost if cost <= RECOMPUTE_LIMIT or op.name == "tt.addptr" else None
+
+    def _scales_array(self, op: Op) -> bool:
+        """Whether it multiplies what lies in memory by one number: then to keep the products would cost more."""
+        held = [self.tensors.get(o) for o in op.operands]
+        scaled = any(isinstance(h, Array) and h.item for h in held) and any(isinstance(h, Splat) for h in held)
+        return op.name == "arith.mulf" and op.result.element == Scalar("f32") and scaled
 
     def _cost(self, value: Value) -> int:
         e = self.tensors.get(value)

@@ -157,7 +157,7 @@ def _accumulator(shape: tuple[int, ...], e: Encoding) -> Layout:
     b = _Builder(shape)
     row, column = (max(len(shape) - 2, 0), len(shape) - 1)
     b.take("lane", column, e["columns"])
-    b.take("reg", row, ACCUMULATOR_ROWS)
+    b.take("reg", row, e["rows"])
     for dim in range(len(shape)):
         b.take("warp", dim, e["warpsPerCTA"][dim])
     return b.done(reversed(range(len(shape))))

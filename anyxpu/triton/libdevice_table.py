@@ -229,6 +229,9 @@ def symbol(name: str, types: tuple[str, ...]) -> str:
 FETCH_LINE = "ax_fetch_line"
 """The symbol of :func:`anyxpu.triton.hints.fetch_line`."""
 
+POWER = "ax_power_of_2"
+"""The symbol of :func:`anyxpu.triton.hints.power_of_2`."""
+
 TO_TF32 = "ax_to_tf32"
 """The symbol of PTX's ``cvt.rna.tf32.f32``: to ten bits behind the point, from the middle away from zero."""
 
@@ -239,4 +242,5 @@ SYMBOLS = {
     for types, (expression, _) in signatures.items()
 }
 SYMBOLS[FETCH_LINE] = "ax_fetch_line({0})"
+SYMBOLS[POWER] = "ax_power_of_2({0})"
 SYMBOLS[TO_TF32] = "ax_to_tf32({0})"

@@ -28,12 +28,14 @@ from anyxpu.triton import (
     reads,
     storage,
     tables,
+    tiles,
     work,
 )
 from anyxpu.triton.addressing import divide_ranges, mark_address_arithmetic, name_unit_dimensions
 from anyxpu.triton.bounds import decide_masks
 from anyxpu.triton.emit import Emitter, Handler
 from anyxpu.triton.ir import walk
+from anyxpu.triton.layout import ACCUMULATOR_ROWS
 from anyxpu.triton.parse import parse
 
 _HANDLERS: dict[str, Handler] = {
@@ -61,6 +63,7 @@ class Dialect:
         local_arrays: all but small arrays are in local memory (see :mod:`anyxpu.triton.storage`), else private.
         matrix: products of kernels with so many lanes go to a matrix engine (see :mod:`anyxpu.triton.matrix`).
         outer: products are outer products (see :mod:`anyxpu.triton.outer`) where no matrix engine does them.
+        tiles: but those that tile registers take (see :mod:`anyxpu.triton.tiles`).
         block_io: their operands may come by 2-D block loads (see :mod:`anyxpu.triton.block_io`).
     """
 
@@ -70,6 +73,7 @@ class Dialect:
     local_arrays: bool = False
     matrix: int = 0
     outer: bool = False
+    tiles: bool = False
     block_io: bool = False
 
 
@@ -95,13 +99,13 @@ def warp_size(capability: Any) -> int:
 MATRIX_LANES = {"dg2": 8, "pvc": 16, "bmg": 16, "lnl": 16, "ptl": 16, "cri": 16}
 
 
-def dialect_of(device: str, matrix: int = 0) -> Dialect:
+def dialect_of(device: str, matrix: int = 0, tiles: bool = False) -> Dialect:
     """The dialect for a device by its short name (see :func:`anyxpu.triton.compiler.device_kind`).
 
     ``matrix`` has a CPU do products as a GPU does whose engine takes so many lanes, instruction by instruction: slowly,
-    to test how they are printed.
+    to test how they are printed. ``tiles``: a CPU has them.
     """
-    dialect = INTEL_CPU if device == "cpu" else INTEL_GPU
+    dialect = replace(INTEL_CPU, tiles=tiles) if device == "cpu" else INTEL_GPU
     lanes = matrix or MATRIX_LANES.get(device, 0)
     return replace(dialect, matrix=lanes, block_io=lanes == 16)
 
@@ -154,7 +158,9 @@ def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True, stages: int = 1
     lanes, warps = int(module.attrs["ttg.threads-per-warp"]), int(module.attrs["ttg.num-warps"])
     try:
         engine = dialect.matrix == lanes
-        by_tiles = dialect.outer and not engine
+        by_outer = dialect.outer and not engine
+        assert function.body is not None
+        by_tiles = by_outer and dialect.tiles and any(tiles.form_of(op, lanes, warps) for op in walk(function.body))
         assembly.translate(function)
         name_unit_dimensions(function)
         decide_masks(function)
@@ -169,9 +175,12 @@ def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True, stages: int = 1
         assertions.mark_lookups(function)
         if engine:
             matrix.place_accumulators(function, lanes)
-        elif by_tiles:
-            matrix.place_accumulators(function, lanes, outer.fits)
-        emitter = Emitter(function, _HANDLERS, warps, lanes, dialect.local_arrays, engine, by_tiles)
+        elif by_outer:
+            rows = tiles.ROWS if by_tiles else ACCUMULATOR_ROWS
+            matrix.place_accumulators(function, lanes, outer.fits, rows)
+        emitter = Emitter(function, _HANDLERS, warps, lanes, dialect.local_arrays, engine, by_outer, by_tiles)
+        if by_tiles:
+            tiles.find_reads(emitter)
         parameters = [_parameter(emitter, i) for i in range(len(function.args))]
         control.function_body(emitter)
         if emitter.assertions:
@@ -214,6 +223,8 @@ def _work_item(e: Emitter) -> list[str]:
         "  const int warp = " + ("0;" if e.warps == 1 else "(int)get_sub_group_id();"),
         "  const int item = " + ("lane;" if e.warps == 1 else "(int)get_local_id(0);"),
     ]
+    if e.tiles:
+        lines += [f"  {line}" for line in tiles.ENTER]
     if e.shared_bytes:
         lines.append(f"  __local char shared[{e.shared_bytes}] __attribute__((aligned(64)));")
     return lines

@@ -78,10 +78,12 @@ def form_of(op: Op, lanes: int) -> Form | None:
     return form if large else None
 
 
-def place_accumulators(function: Function, lanes: int, tiled: Callable[[Op, int], object] = form_of) -> None:
+def place_accumulators(
+    function: Function, lanes: int, tiled: Callable[[Op, int], object] = form_of, rows: int = ACCUMULATOR_ROWS
+) -> None:
     """Give every tensor that shares its encoding with the result of a product the accumulators' layout.
 
-    ``tiled``: whether a product is summed in tiles of them, given the lanes.
+    ``tiled``: whether a product is summed in tiles of them, given the lanes. ``rows``: of such a tile.
     """
     assert function.body is not None
     placed: dict[Encoding, Encoding] = {}
@@ -89,7 +91,7 @@ def place_accumulators(function: Function, lanes: int, tiled: Callable[[Op, int]
     for op in operations:
         encoding = op.result.type.encoding if op.name == "tt.dot" and isinstance(op.result.type, Tensor) else None
         if encoding is not None and encoding.kind == "blocked" and tiled(op, lanes):
-            parameters = (("warpsPerCTA", encoding["warpsPerCTA"]), ("columns", lanes))
+            parameters = (("warpsPerCTA", encoding["warpsPerCTA"]), ("columns", lanes), ("rows", rows))
             placed[encoding] = Encoding("accumulator", parameters)
     if not placed:
         return

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from anyxpu.errors import UnsupportedOperation
 from anyxpu.triton import tables
-from anyxpu.triton.elements import ELEMENT_PRINTERS, Array, Loop
+from anyxpu.triton.elements import ELEMENT_PRINTERS, Array, Loop, Read
 from anyxpu.triton.emit import Emitter, Handler
 from anyxpu.triton.ir import Op, Pointer, Scalar, Type
 from anyxpu.triton.layout import Layout
@@ -75,6 +75,9 @@ def owner_conditions(layout: Layout) -> list[str]:
 
 def _memory(e: Emitter, op: Op) -> None:
     if op.attrs.get("deferred"):  # the product that wants it prints it (see block_io.py)
+        return
+    if op.attrs.get("at_product"):  # see tiles.py
+        e.tensors[op.result] = Read(op)
         return
     if op.operands[0].is_tensor:
         e.pending.append(op)

@@ -45,29 +45,29 @@ def fits(op: Op, lanes: int) -> bool:
 def dot(e: Emitter, op: Op, a: Value, b: Value) -> None:
     """Print ``result = c + a · b``, one tile after the other."""
     c = op.operands[2]
-    _join_later(e, op, c)
+    join_later(e, op, c)
     wide = sums_of(op)
     assert wide is not None
     c_type = tables.register_type(wide)
     m, n = move.tensor_type(a).shape[-2], move.tensor_type(b).shape[-1]
-    columns = _transposed(e, b) if m <= FEW_ROWS else None
+    columns = transposed(e, b) if m <= FEW_ROWS else None
     if columns is not None and _summable(e, columns):
-        _read_later(e, op, columns)
+        read_later(e, op, columns)
         e.flush()
         _inner(e, op, a, columns, wide)
         return
-    if m <= FEW_ROWS and _in_rows(e, op, b) and _read_later(e, op, b):
+    if m <= FEW_ROWS and _in_rows(e, op, b) and read_later(e, op, b):
         e.flush()
         _by_rows(e, op, a, b, wide)
         return
     e.flush()
-    source = _transposed(e, a)
+    source = transposed(e, a)
     left = _matrix(e, a, wide) if source is None else _matrix(e, source, wide).transposed()
     right = _matrix(e, e.turned.get(b) or move.innermost(e, b), wide, log2(e.lanes))
     left, right = _staged(e, [left, right], wide)
     e.barrier()
     layout = e.layout(op.result)
-    out = _accumulated_in_place(e, op) or e.declare(op.result.element, layout.registers)
+    out = accumulated_in_place(e, op) or e.declare(op.result.element, layout.registers)
     tile = _tile(layout, m, n, e.lanes)
     origin = Layout(layout.reg, (0,) * len(layout.lane), layout.warp)
     # Arrays of more registers are in memory, so that a loop may index them: written out it would be long for nothing.
@@ -114,7 +114,7 @@ def prepare(e: Emitter, op: Op) -> dict[Value, Value]:
             b = b.owner.operands[0]
         b = e.renamed.get(b, b)
         few = move.tensor_type(product.operands[0]).shape[-2] <= FEW_ROWS
-        if b in here or b not in e.tensors or (few and _transposed(e, b) is not None):
+        if b in here or b not in e.tensors or (few and transposed(e, b) is not None):
             continue
         turned = move.innermost(e, b)
         if turned is not b:
@@ -125,7 +125,7 @@ def prepare(e: Emitter, op: Op) -> dict[Value, Value]:
 # --- sums that need no place of their own
 
 
-def _join_later(e: Emitter, op: Op, c: Value) -> None:
+def join_later(e: Emitter, op: Op, c: Value) -> None:
     """Let what ``c`` is scaled by, or the like, be done while the product reads it, where nothing else wants it."""
     maker = c.owner
     if isinstance(maker, Op) and maker in e.pending and maker.name in tables.ELEMENTWISE and e.users[c] == [op]:
@@ -133,7 +133,7 @@ def _join_later(e: Emitter, op: Op, c: Value) -> None:
         e.tensors[c] = Recomputed(maker, 1)
 
 
-def _accumulated_in_place(e: Emitter, op: Op) -> Array | None:
+def accumulated_in_place(e: Emitter, op: Op) -> Array | None:
     """The array of the variable that a loop carries the product in, where each element is read before it is written."""
     carried = e.carried.get(op.result)
     if carried is None or len(e.users[op.result]) != 1:
@@ -287,7 +287,7 @@ def _summable(e: Emitter, columns: Value) -> bool:
     return e.warps == 1 and n >= e.lanes and k >= e.lanes and layout.lane == along_k
 
 
-def _read_later(e: Emitter, product: Op, v: Value) -> bool:
+def read_later(e: Emitter, product: Op, v: Value) -> bool:
     """Let ``v`` be read where the product uses it, if a load that waits makes it for nothing else; says whether it is.
 
     A store that waits as well would come first, and an assertion would be about what has been read already.
@@ -295,19 +295,19 @@ def _read_later(e: Emitter, product: Op, v: Value) -> bool:
     load = v.owner
     if not isinstance(load, Op) or load.name != "tt.load" or load not in e.pending or load.attrs.get("isVolatile"):
         return False
-    if not e.reads_before_waiting() or not _wanted_by(e, v, product):
+    if not e.reads_before_waiting() or not wanted_by(e, v, product):
         return False
     e.pending.remove(load)
     e.tensors[v] = Read(load)
     return True
 
 
-def _wanted_by(e: Emitter, v: Value, product: Op) -> bool:
+_PASSED = frozenset({"tt.trans", "ttg.convert_layout", "arith.truncf"})
+
+
+def wanted_by(e: Emitter, v: Value, product: Op) -> bool:
     """Whether the product is all that wants ``v``, as it is or turned around."""
-    return all(
-        user is product or (user.name in ("tt.trans", "ttg.convert_layout") and _wanted_by(e, user.result, product))
-        for user in e.users[v]
-    )
+    return all(user is product or (user.name in _PASSED and wanted_by(e, user.result, product)) for user in e.users[v])
 
 
 def _where_masks_hold(e: Emitter, v: Value, body: Callable[[frozenset[Value]], None]) -> None:
@@ -432,7 +432,7 @@ def _folded(e: Emitter, sums: Sequence[str], wide: Scalar, bit: int) -> list[str
     return out
 
 
-def _transposed(e: Emitter, v: Value) -> Value | None:
+def transposed(e: Emitter, v: Value) -> Value | None:
     """What a matrix is the transpose of, where that is still at hand."""
     op = v.owner
     if not isinstance(op, Op) or op.name != "tt.trans" or len(move.tensor_type(v).shape) != 2:

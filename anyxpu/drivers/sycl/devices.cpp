@@ -1,6 +1,8 @@
 // Finding devices, telling their properties, and keeping count of their memory.
 #include <CL/cl.h>
 #include <dlfcn.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -79,6 +81,15 @@ void prepare_environment() {
   setenv("ZES_ENABLE_SYSMAN", "1", 0);
 }
 
+// Linux lets a process use the CPU's tile registers (AMX) once it has asked: kernels do (see triton/tiles.py). Where
+// there are none it refuses, and no kernel for them is made (triton/instructions.py).
+void ask_for_tiles() {
+#if defined(__x86_64__) && defined(__linux__)
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  syscall(SYS_arch_prctl, kRequestPermission, kTileData);
+#endif
+}
+
 bool is_level_zero_gpu(const sycl::device& device) {
   return device.get_backend() == sycl::backend::ext_oneapi_level_zero && device.is_gpu();
 }
@@ -113,6 +124,7 @@ sycl::context context_of(const std::vector<sycl::device>& devices) {
 
 void find_devices(int wanted) {
   prepare_environment();
+  ask_for_tiles();
   std::vector<sycl::device> found = find(is_level_zero_gpu);
   if (const char* simulated = std::getenv("ANYXPU_SIMULATE"); found.empty() && simulated != nullptr && *simulated) {
     // Not the CPU in its place: the program asked for a GPU, and would not see that it runs on none.

@@ -10,6 +10,9 @@ inline float ax_round_rtz_f16(float x) { return (float)convert_half_rtz(x); }
 /* --- ax_exp2: powers of two, which the hardware has */
 #define ax_exp2 exp2
 
+/* --- ax_power_of_2: the same */
+inline float ax_power_of_2(float x) { return exp2(x); }
+
 /* --- ax_erf: the error function, of the driver's library */
 #define ax_erf erf
 
