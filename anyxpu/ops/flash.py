@@ -364,8 +364,8 @@ def _fills_tiles(p: Problem, blocks: Blocks) -> bool:
         return False
     if p.mask is not None or p.keys < 128 or max(p.size, p.width) > 128:
         return False
-    rows, area = -(-p.queries // blocks.queries), p.queries * p.keys
-    computed = rows * blocks.queries * _padded(p.keys, blocks.keys)
+    rows, area = -(-p.queries // blocks.queries), float(p.queries * p.keys)
+    computed = float(rows * blocks.queries) * _padded(p.keys, blocks.keys)
     if p.window == CAUSAL:
         area /= 2
         computed *= (1 + 1 / rows) / 2
