@@ -221,7 +221,7 @@ def takes_products(monkeypatch, most: int) -> list[bool]:
         made.append(product(*operands))
         return made[-1]
 
-    monkeypatch.setattr(flash, "_fills_tiles", lambda problem, blocks: False)
+    monkeypatch.setattr(flash, "_fills_tiles", lambda problem, blocks, backward: False)
     monkeypatch.setattr(attention_products, "LEAST", 0)
     monkeypatch.setattr(attention_products, "NARROW", 0)
     monkeypatch.setattr(attention_products, "MOST", most)

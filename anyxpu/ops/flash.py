@@ -157,8 +157,8 @@ def _blocks(device: torch.device, dtype: torch.dtype, form: _Form, backward: boo
     size = form.size
     properties = torch.xpu.get_device_properties(device)
     if properties.type == "cpu":
-        if by_tiles(device, dtype, form.queries, size) and not backward:
-            return _of_tiles(form, most)
+        if by_tiles(device, dtype, form.queries, size):
+            return _of_tiles(form, most, backward)
         return _of_cpu(device, form, backward, most)
     # Operands of f32 and of long heads take 64 KiB of local memory, which the smallest of Intel's GPUs have.
     rows = 32 if backward or (size > 128 and dtype == torch.float32) else 64
@@ -179,7 +179,7 @@ def _blocks(device: torch.device, dtype: torch.dtype, form: _Form, backward: boo
 
 
 def by_tiles(device: torch.device, dtype: torch.dtype, queries: int, size: int) -> bool:
-    """Whether forward a CPU's tile registers multiply (AMX): all but few queries, whose heads fill a tile's depth."""
+    """Whether a CPU's tile registers multiply (AMX): all but few queries, whose heads fill a tile's depth."""
     if dtype != torch.bfloat16 or queries <= FEW or size <= 16 or not tiles():
         return False
     return torch.xpu.get_device_properties(device).type == "cpu"
@@ -191,13 +191,16 @@ _QUERIES_OF_TILES = {64: 1.05, 128: 1.0, 256: 0.97}
 _KEYS_OF_TILES = {64: 1.07, 128: 1.0}
 
 
-def _of_tiles(form: _Form, most: int) -> Blocks:
+def _of_tiles(form: _Form, most: int, backward: bool) -> Blocks:
     """Measured, of 128 to 4,096 keys."""
     keys, causal = form.keys, form.windowed
     columns = min(_KEYS_OF_TILES, key=lambda c: _KEYS_OF_TILES[c] * _padded(keys, c))
     rows = min(_QUERIES_OF_TILES, key=lambda r: _QUERIES_OF_TILES[r] * (-(-form.queries // r) + causal / 2) * r)
     if form.size > 128:
         rows, columns = 64, 64
+    if backward:
+        columns = min(_KEYS_OF_TILES, key=lambda c: _KEYS_OF_TILES[c] * (-(-keys // c) * c))
+        return Blocks(min(rows, 128, most), 64 if form.size > 128 else columns, 1, False)
     some = keys % columns
     return Blocks(min(rows, most), columns, 1, False, rest=columns if form.windowed else min(columns, _rest(some)))
 
@@ -292,16 +295,16 @@ class Problem:
         kind = "none" if mask is None else "bool" if mask.dtype == torch.bool else "float"
         self.masks = {"BIAS": kind, "DROPOUT": dropout > 0, "PACKED": packing is not None, **window.constants()}
 
-    def constants(self, backward: bool) -> dict[str, Any]:
+    def constants(self) -> dict[str, Any]:
         """Of the kernels."""
         sizes = {"GROUP": self.heads // self.groups, "E": self.size, "F": self.width}
         for size, names in ((self.size, ("EP", "ER")), (self.width, ("FP", "FR"))):
-            sizes |= dict(zip(names, self._pieces(size, backward), strict=True))
+            sizes |= dict(zip(names, self._pieces(size), strict=True))
         return {**sizes, **self.masks}
 
-    def _pieces(self, size: int, backward: bool) -> tuple[int, int]:
+    def _pieces(self, size: int) -> tuple[int, int]:
         """Tiles take a whole power of 2: a second product has columns of its own to bring into their layout."""
-        if not backward and by_tiles(self.query.device, self.query.dtype, self.queries, size):
+        if by_tiles(self.query.device, self.query.dtype, self.queries, size):
             return _power(size), 0
         return _pieces(self.query.device, size)
 
@@ -354,11 +357,12 @@ class Problem:
         return _blocks(self.query.device, self.query.dtype, form, backward)
 
 
-def _fills_tiles(p: Problem, blocks: Blocks) -> bool:
-    """Whether a CPU's kernels by tiles are faster than products for a call that both take: forward, measured.
+def _fills_tiles(p: Problem, blocks: Blocks, backward: bool) -> bool:
+    """Whether a CPU's kernels by tiles are faster than products for a call that both take, as measured.
 
     They are where little of their blocks lies outside of the matrix of scores, which products take as it is. A mask is
-    read down its columns, and of few keys or long heads a block brings more into tiles' layout than it computes.
+    read down its columns, and of few keys or long heads a block brings more into tiles' layout than it computes; for
+    gradients, which come of five products, scores have to be many.
     """
     if blocks.wide or not by_tiles(p.query.device, p.query.dtype, p.queries, max(p.size, p.width)):
         return False
@@ -369,11 +373,16 @@ def _fills_tiles(p: Problem, blocks: Blocks) -> bool:
     if p.window == CAUSAL:
         area /= 2
         computed *= (1 + 1 / rows) / 2
+    if backward:
+        return area >= _MANY and computed <= _WASTE * area
     return computed <= (_WASTE_OF_FEW if area <= _SMALL else _WASTE) * area
 
 
 _WASTE, _WASTE_OF_FEW, _SMALL = 1.3, 1.5, 40_000
 """What kernels by tiles may compute more than there is of a head's scores; of so few of these products are slower."""
+_MANY = 100_000
+"""A head's scores, from which on kernels make gradients: 0.6 to 0.7 times as fast of 16,000 and of 197 by 197, 1.0 to
+2.3 times of 131,000 and more."""
 
 
 def _unit(t: Tensor) -> Tensor:
@@ -447,7 +456,11 @@ def attend(p: Problem, out: Tensor, logs: Tensor, places: Places, dropout: float
     operands = p.operands(scale) if dropout == 0 and logs.shape[-1] == p.queries else None
     seed = 0
     blocks = p.blocks(backward=False)
-    if operands is None or _fills_tiles(p, blocks) or not (serves(operands) and by_products(operands, into, logs)):
+    if (
+        operands is None
+        or _fills_tiles(p, blocks, backward=False)
+        or not (serves(operands) and by_products(operands, into, logs))
+    ):
         seed = _seed(out.device) if dropout > 0 else 0
         grid = (-(-p.queries // blocks.queries), p.heads, p.batches)
         if operands is not None and (parts := _parts(p, blocks, math.prod(grid))) > 1:
@@ -468,7 +481,7 @@ def attend(p: Problem, out: Tensor, logs: Tensor, places: Places, dropout: float
                 p.query, p.key, p.value, p.bias(), into, logs,
                 *_three(p.query), *_three(p.key), *_three(p.value), *_three(into), *p.bias_arguments(),
                 _scale(p, scale) * LOG2E, dropout, seed, p.queries, p.keys, *p.offsets(), *arguments, *places,
-                *p.window.bounds(), **p.constants(backward=False), **constants,
+                *p.window.bounds(), **p.constants(), **constants,
                 **blocks.constants(),
             )  # fmt: skip
     if into is not out:
@@ -516,7 +529,7 @@ def _attend_by_parts(p: Problem, out: Tensor, logs: Tensor, scale: float | None,
             0, *_three(p.query)[1:], part * k_row, k_head, k_row, part * v_row, v_head, v_row, *_three(whole),
             part * p.bias_strides()[-1], bias_head, bias_query, bias_key,
             _scale(p, scale) * LOG2E, 0.0, 0, p.queries, p.keys, *p.offsets(), used, pages, page_row, part,
-            *_apart(sums), *p.window.bounds(), **p.constants(backward=False),
+            *_apart(sums), *p.window.bounds(), **p.constants(),
             **constants | {"PARTS": True},
             **blocks.constants(),
         )  # fmt: skip
@@ -561,7 +574,11 @@ def gradients(
     q_grad, k_grad, v_grad = (made(t) for t in p.given)
     into = [_writable(t) for t in (q_grad, k_grad, v_grad)]
     operands = p.operands(scale) if dropout == 0 and logs.shape[-1] == p.queries else None
-    if operands is None or not (serves(operands) and gradients_by_products(operands, out, logs, grad, *into)):
+    if (
+        operands is None
+        or _fills_tiles(p, p.blocks(backward=True), backward=True)
+        or not (serves(operands) and gradients_by_products(operands, out, logs, grad, *into))
+    ):
         _backward_kernels(p, grad, out, logs, places, dropout, seed, scale, into)
     for written, wanted in zip(into, (q_grad, k_grad, v_grad), strict=True):
         if written is not wanted:
@@ -622,7 +639,7 @@ def _gradient_launches(
     blocks = p.blocks(backward=True)
     last = (_scale(p, scale) * LOG2E, dropout, seed, p.queries, p.keys, *p.offsets(), *places, *p.window.bounds())
     options = {"BM": blocks.queries, "BN": blocks.keys, "WIDE": blocks.wide, "num_warps": blocks.warps}
-    options |= p.constants(backward=True)
+    options |= p.constants()
     if _at_once(p):
         if sums is None:
             sums = torch.empty(into[0].shape, dtype=torch.float32, device=into[0].device)
