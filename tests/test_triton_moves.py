@@ -10,6 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
+from anyxpu.triton import instructions
 from anyxpu.triton import layout as layouts
 from anyxpu.triton.layout import Layout
 from tests.triton_support import launch
@@ -106,6 +107,21 @@ def test_transposed_tiles_are_stored_transposed(shape, dtype, options):
     o = torch.zeros(shape[::-1], dtype=dtype)
     launch(turn_kernel, (1,), x, o, M=shape[0], N=shape[1], **options)
     assert torch.equal(o, x.T)
+
+
+@pytest.mark.not_simulated("of a CPU device")
+@pytest.mark.skipif(not instructions.long_vectors(), reason="this CPU has no AVX-512")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.bfloat16, torch.int16, torch.float64], ids=str)
+@pytest.mark.parametrize("shape", [(16, 16), (32, 16), (16, 64), (128, 32), (64, 256)])
+def test_assembly_transposes_words_and_nothing_else(shape, dtype):
+    x = torch.randint(-100, 100, shape).to(dtype)
+    o = torch.zeros(shape[::-1], dtype=dtype, device="xpu")
+    for asked in (True, False):
+        kernel = turn_kernel[(1,)](x.to("xpu"), o.zero_(), M=shape[0], N=shape[1], avx512=asked)
+        assert torch.equal(o.cpu(), x.T)
+        text = kernel.asm["cl"]
+        words = dtype not in (torch.int16, torch.float64)  # bfloat16 is held as f32
+        assert ("ax_turn(" in text[text.index("__kernel") :]) == (asked and words)
 
 
 @triton.jit

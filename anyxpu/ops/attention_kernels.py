@@ -91,8 +91,13 @@ def _scores(
         # What is read behind the last query is nobody's, and what is read behind the last key is masked below.
         at = tl.minimum(queries, L - 1).to(tl.int64) * bias_query
         along = (tl.minimum(keys, S - 1) if MASKED else keys).to(tl.int64)
-        added = tl.load(bias + at + (along if bias_key is None else along * bias_key))
-        if BIAS == "bool":
+        if (BIAS == "float rows" or BIAS == "bool rows") and queries.shape[0] == 1:
+            # Where a turn costs less than reading down the columns.
+            read = tl.load(bias + tl.trans(at) + tl.trans(along))
+            added = tl.trans(read.to(tl.int32) if BIAS == "bool rows" else read.to(tl.float32))
+        else:
+            added = tl.load(bias + at + (along if bias_key is None else along * bias_key))
+        if BIAS == "bool" or BIAS == "bool rows":
             scores = tl.where(added != 0, scores, float("-inf"))
         else:
             scores += added.to(tl.float32) * LOG2E

@@ -293,6 +293,8 @@ class Problem:
         if self.mask is not None:
             self.mask = self.mask.expand(shape)
         kind = "none" if mask is None else "bool" if mask.dtype == torch.bool else "float"
+        if self.mask is not None and self.bias_arguments()[-1] is None and not has_short_vectors(query.device):
+            kind += " rows"
         self.masks = {"BIAS": kind, "DROPOUT": dropout > 0, "PACKED": packing is not None, **window.constants()}
 
     def constants(self) -> dict[str, Any]:

@@ -51,7 +51,8 @@ class Options:
     work-group, so that more than one sub-group would only split its loops: there ``num_warps`` becomes 1 unless
     ``keep_warps`` is set. ``matrix_engine``, for tests, has a CPU device do products as GPUs do whose engine takes
     sub-groups of so many lanes (8 or 16).
-    ``amx``: on a CPU device, products of bfloat16 and of bytes by its tile registers, where there are any.
+    ``avx512``: on a CPU device, tensors are transposed by assembly with its registers, where there are any.
+    ``amx``: likewise, products of bfloat16 and of bytes by its tile registers, where there are any.
     ``num_stages``: in a loop with products on a GPU's matrix engine, their operands are fetched into the cache
     ``num_stages - 1`` iterations before they are loaded.
     ``num_ctas`` and the other fields of Triton's own backends are accepted.
@@ -63,6 +64,7 @@ class Options:
     warp_size: int = 16
     keep_warps: bool = False
     matrix_engine: int = 0
+    avx512: bool = False
     amx: bool = False
     maxnreg: int | None = None
     enable_fp_fusion: bool = True
@@ -172,7 +174,9 @@ class IntelBackend(BaseBackend):
         values.setdefault("arch", device_kind(self.target))
         if isinstance(values.get("extern_libs"), dict):
             values["extern_libs"] = tuple(sorted(values["extern_libs"].items()))
-        values["amx"] = device_kind(self.target) == "cpu" and instructions.tiles() and values.get("amx", True)
+        here = device_kind(self.target) == "cpu" and values["warp_size"] == lower.WARP_SIZE
+        values["avx512"] = here and instructions.long_vectors() and values.get("avx512", True)
+        values["amx"] = values["avx512"] and instructions.tiles() and values.get("amx", True)
         check_warps(values.get("num_warps", 1))
         if device_kind(self.target) == "cpu" and not values.get("keep_warps"):
             values["num_warps"] = 1
@@ -253,7 +257,7 @@ class IntelBackend(BaseBackend):
     def make_cl(self, mod: Any, metadata: dict[str, Any], options: Options) -> str:
         text = mod.str_nodebug()
         try:
-            dialect = lower.dialect_of(device_kind(self.target), options.matrix_engine, options.amx)
+            dialect = lower.dialect_of(device_kind(self.target), options.matrix_engine, options.avx512, options.amx)
             rendered = lower.render(text, dialect, options.enable_fp_fusion, options.num_stages)
         except UnsupportedOperation as error:
             raise UnsupportedOperation(f"{error} (its TTGIR: {_keep(metadata, 'ttgir', text)})") from error

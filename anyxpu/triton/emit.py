@@ -62,6 +62,7 @@ class Emitter:
         self.matrix = matrix  # whether products go to a matrix engine
         self.outer = outer  # or else are outer products
         self.tiles = tiles  # but those that a CPU's tile registers take
+        self.turns = False  # whether assembly transposes tensors
         # AVX2 has no masked accesses that are worth it; sub-groups of so few are its. See held.py.
         self.masks_are_slow = local_arrays and lanes <= 8
         self.divides = local_arrays and warps == 1 and lanes >= 8  # see wrapping.py

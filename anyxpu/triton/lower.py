@@ -63,6 +63,7 @@ class Dialect:
         local_arrays: all but small arrays are in local memory (see :mod:`anyxpu.triton.storage`), else private.
         matrix: products of kernels with so many lanes go to a matrix engine (see :mod:`anyxpu.triton.matrix`).
         outer: products are outer products (see :mod:`anyxpu.triton.outer`) where no matrix engine does them.
+        turns: a CPU transposes tensors by assembly for AVX-512 (see :func:`anyxpu.triton.move.turn`).
         tiles: but those that tile registers take (see :mod:`anyxpu.triton.tiles`).
         block_io: their operands may come by 2-D block loads (see :mod:`anyxpu.triton.block_io`).
     """
@@ -73,6 +74,7 @@ class Dialect:
     local_arrays: bool = False
     matrix: int = 0
     outer: bool = False
+    turns: bool = False
     tiles: bool = False
     block_io: bool = False
 
@@ -99,13 +101,14 @@ def warp_size(capability: Any) -> int:
 MATRIX_LANES = {"dg2": 8, "pvc": 16, "bmg": 16, "lnl": 16, "ptl": 16, "cri": 16}
 
 
-def dialect_of(device: str, matrix: int = 0, tiles: bool = False) -> Dialect:
+def dialect_of(device: str, matrix: int = 0, turns: bool = False, tiles: bool = False) -> Dialect:
     """The dialect for a device by its short name (see :func:`anyxpu.triton.compiler.device_kind`).
 
     ``matrix`` has a CPU do products as a GPU does whose engine takes so many lanes, instruction by instruction: slowly,
-    to test how they are printed. ``tiles``: a CPU has them.
+    to test how they are printed. ``turns``, ``tiles``: a CPU has what
+    they need.
     """
-    dialect = replace(INTEL_CPU, tiles=tiles) if device == "cpu" else INTEL_GPU
+    dialect = replace(INTEL_CPU, turns=turns, tiles=tiles) if device == "cpu" else INTEL_GPU
     lanes = matrix or MATRIX_LANES.get(device, 0)
     return replace(dialect, matrix=lanes, block_io=lanes == 16)
 
@@ -179,6 +182,7 @@ def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True, stages: int = 1
             rows = tiles.ROWS if by_tiles else ACCUMULATOR_ROWS
             matrix.place_accumulators(function, lanes, outer.fits, rows)
         emitter = Emitter(function, _HANDLERS, warps, lanes, dialect.local_arrays, engine, by_outer, by_tiles)
+        emitter.turns = dialect.turns and lanes == WARP_SIZE and warps == 1
         if by_tiles:
             tiles.find_reads(emitter)
         parameters = [_parameter(emitter, i) for i in range(len(function.args))]

@@ -167,10 +167,67 @@ inline int ax_fetch_line(long at) {
 inline void ax_prefetch(__global const char* p) { (void)*(volatile __global const char*)p; }
 
 
-/* --- ax_tiles_: products by AMX's tile registers, for one lane that acts for all. Neither the compiler's front end nor what
- * makes vectors of its code knows of these registers, or of any vector register's name: so each function is one piece of
- * assembly, which leaves vector registers as they were by way of `kept`, 512 bytes, and has loops of its own, as the
- * compiler would make sixteen of each. All tiles have 16 rows of 64 bytes. */
+/* --- ax_turn ax_tiles_: what is in assembly because neither the compiler's front end nor what makes vectors of its code knows
+ * the registers. One lane acts for all. Each function is one piece of assembly, with loops of its own, as the compiler would
+ * make sixteen of each; vector registers are left as they were, by way of `kept`, 512 bytes. */
+#define AX_KEEP(at, register) "vmovups %%zmm" register ", " at "(%[kept])\n\t"
+#define AX_BACK(at, register) "vmovups " at "(%[kept]), %%zmm" register "\n\t"
+
+/* --- ax_turn ax_tiles_turn: transposes of 16 by 16 words. Four columns at a time become rows: a register takes 128 bits from
+ * each of four rows, so that what is left to be turned lies inside of such parts. */
+#define AX_TURN_ROWS(register)                                                                        \
+  "vmovups (%[p]), %%xmm" register "\n\tvinserti32x4 $1, (%[p],%[s],4), %%ymm" register ", %%ymm" register    \
+  "\n\tvinserti32x4 $2, (%[p],%[s],8), %%zmm" register ", %%zmm" register                             \
+  "\n\tvinserti32x4 $3, (%[q],%[s],4), %%zmm" register ", %%zmm" register "\n\taddq %[s], %[p]\n\taddq %[s], %[q]\n\t"
+#define AX_TURN_LINE(register) "vmovups %%zmm" register ", (%[o])\n\taddq %[t], %[o]\n\t"
+#define AX_TURN_KEEP                                                                          \
+  AX_KEEP("0", "16") AX_KEEP("64", "17") AX_KEEP("128", "18") AX_KEEP("192", "19")            \
+  AX_KEEP("256", "20") AX_KEEP("320", "21") AX_KEEP("384", "22") AX_KEEP("448", "23")
+#define AX_TURN_BACK                                                                          \
+  AX_BACK("0", "16") AX_BACK("64", "17") AX_BACK("128", "18") AX_BACK("192", "19")            \
+  AX_BACK("256", "20") AX_BACK("320", "21") AX_BACK("384", "22") AX_BACK("448", "23")
+#define AX_TURN_FOUR                                                                          \
+  "movq %[from], %[p]\n\tleaq (%[from],%[s],8), %[q]\n\t"                                     \
+  AX_TURN_ROWS("16") AX_TURN_ROWS("17") AX_TURN_ROWS("18") AX_TURN_ROWS("19")                 \
+  "vunpcklps %%zmm17, %%zmm16, %%zmm20\n\tvunpckhps %%zmm17, %%zmm16, %%zmm21\n\t"            \
+  "vunpcklps %%zmm19, %%zmm18, %%zmm22\n\tvunpckhps %%zmm19, %%zmm18, %%zmm23\n\t"            \
+  "vunpcklpd %%zmm22, %%zmm20, %%zmm16\n\tvunpckhpd %%zmm22, %%zmm20, %%zmm17\n\t"            \
+  "vunpcklpd %%zmm23, %%zmm21, %%zmm18\n\tvunpckhpd %%zmm23, %%zmm21, %%zmm19\n\t"            \
+  AX_TURN_LINE("16") AX_TURN_LINE("17") AX_TURN_LINE("18") AX_TURN_LINE("19") "addq $16, %[from]\n\t"
+#define AX_TURN_OUT [p] "=&r"(p), [q] "=&r"(q), [o] "=&r"(o), [column] "=&r"(column)
+
+/* Each of `high` groups of 16 rows of `low` vectors: the 16 vectors at one place of its rows are transposed. */
+__attribute__((noinline)) void ax_turn(__local const char* from, __local char* to, __local char* kept, int low, int high) {
+  long p, q, o, column, vector, row = high;
+  const long line = 64L * low;
+  __asm__ volatile(AX_TURN_KEEP
+                   "1:\n\tmovq %[s], %[vector]\n\tshrq $6, %[vector]\n"
+                   "2:\n\tmovq %[to], %[o]\n\tmovl $4, %k[column]\n"
+                   "3:\n\t" AX_TURN_FOUR "decq %[column]\n\tjnz 3b\n\t"
+                   "addq $64, %[to]\n\tdecq %[vector]\n\tjnz 2b\n\t"
+                   "movq %[s], %[p]\n\tshlq $4, %[p]\n\tsubq %[s], %[p]\n\taddq %[p], %[from]\n\taddq %[p], %[to]\n\t"
+                   "decq %[row]\n\tjnz 1b\n\t" AX_TURN_BACK
+                   : [from] "+r"(from), [to] "+r"(to), [row] "+r"(row), AX_TURN_OUT, [vector] "=&r"(vector)
+                   : [s] "r"(line), [t] "r"(line), [kept] "r"(kept)
+                   : "memory", "cc");
+}
+
+/* The transpose of a row-major matrix of words. */
+__attribute__((noinline)) void ax_tiles_turn(__local const char* from, __local char* to, __local char* kept, int height,
+                                             int width) {
+  long p, q, o, column, row = height / 16;
+  __asm__ volatile(AX_TURN_KEEP
+                   "1:\n\tmovq %[to], %[o]\n\tmovq %[s], %[column]\n\tshrq $4, %[column]\n"
+                   "2:\n\t" AX_TURN_FOUR "decq %[column]\n\tjnz 2b\n\t"
+                   "movq %[s], %[p]\n\tshlq $4, %[p]\n\tsubq %[s], %[p]\n\taddq %[p], %[from]\n\t" /* the next 16 rows */
+                   "addq $64, %[to]\n\tdecq %[row]\n\tjnz 1b\n\t" AX_TURN_BACK
+                   : [from] "+r"(from), [to] "+r"(to), [row] "+r"(row), AX_TURN_OUT
+                   : [s] "r"(4L * width), [t] "r"(4L * height), [kept] "r"(kept)
+                   : "memory", "cc");
+}
+
+/* --- ax_tiles_: AMX's tile registers, which keep what they hold from one piece of assembly to the next. All tiles have 16 rows
+ * of 64 bytes. */
 __constant uchar ax_tiles_shape[64] __attribute__((aligned(64))) = {
     1,  0,  0,  0,  0,  0,  0,  0,  0,  0, 0,  0, 0,  0, 0,  0, /* the palette */
     64, 0,  64, 0,  64, 0,  64, 0,  64, 0, 64, 0, 64, 0, 64, 0, /* bytes of a row, in 16 bits */
@@ -180,41 +237,6 @@ inline void ax_tiles_enter(__local char* before) {
   __asm__ volatile("sttilecfg (%0)\n\tldtilecfg (%1)" ::"r"(before), "r"(ax_tiles_shape) : "memory");
 }
 inline void ax_tiles_leave(__local char* before) { __asm__ volatile("ldtilecfg (%0)" ::"r"(before) : "memory"); }
-
-#define AX_TILES_KEEP(at, register) "vmovups %%zmm" register ", " at "(%[kept])\n\t"
-#define AX_TILES_BACK(at, register) "vmovups " at "(%[kept]), %%zmm" register "\n\t"
-
-/* --- ax_tiles_turn: the transpose of a row-major matrix of words, of 16 rows and four columns at a time. A register takes
- * 128 bits from each of four rows, so that what is left to be turned lies inside of such parts. */
-#define AX_TILES_ROWS(register)                                                                       \
-  "vmovups (%[p]), %%xmm" register "\n\tvinserti32x4 $1, (%[p],%[s],4), %%ymm" register ", %%ymm" register    \
-  "\n\tvinserti32x4 $2, (%[p],%[s],8), %%zmm" register ", %%zmm" register                             \
-  "\n\tvinserti32x4 $3, (%[q],%[s],4), %%zmm" register ", %%zmm" register "\n\taddq %[s], %[p]\n\taddq %[s], %[q]\n\t"
-#define AX_TILES_LINE(register) "vmovups %%zmm" register ", (%[o])\n\taddq %[t], %[o]\n\t"
-__attribute__((noinline)) void ax_tiles_turn(__local const char* from, __local char* to, __local char* kept, int height,
-                                             int width) {
-  long p, q, o, column, row = height / 16;
-  __asm__ volatile(
-      AX_TILES_KEEP("0", "16") AX_TILES_KEEP("64", "17") AX_TILES_KEEP("128", "18") AX_TILES_KEEP("192", "19")
-      AX_TILES_KEEP("256", "20") AX_TILES_KEEP("320", "21") AX_TILES_KEEP("384", "22") AX_TILES_KEEP("448", "23")
-      "1:\n\tmovq %[to], %[o]\n\tmovq %[s], %[column]\n\tshrq $4, %[column]\n"
-      "2:\n\tmovq %[from], %[p]\n\tleaq (%[from],%[s],8), %[q]\n\t"
-      AX_TILES_ROWS("16") AX_TILES_ROWS("17") AX_TILES_ROWS("18") AX_TILES_ROWS("19")
-      "vunpcklps %%zmm17, %%zmm16, %%zmm20\n\tvunpckhps %%zmm17, %%zmm16, %%zmm21\n\t"
-      "vunpcklps %%zmm19, %%zmm18, %%zmm22\n\tvunpckhps %%zmm19, %%zmm18, %%zmm23\n\t"
-      "vunpcklpd %%zmm22, %%zmm20, %%zmm16\n\tvunpckhpd %%zmm22, %%zmm20, %%zmm17\n\t"
-      "vunpcklpd %%zmm23, %%zmm21, %%zmm18\n\tvunpckhpd %%zmm23, %%zmm21, %%zmm19\n\t"
-      AX_TILES_LINE("16") AX_TILES_LINE("17") AX_TILES_LINE("18") AX_TILES_LINE("19")
-      "addq $16, %[from]\n\tdecq %[column]\n\tjnz 2b\n\t"
-      "movq %[s], %[p]\n\tshlq $4, %[p]\n\tsubq %[s], %[p]\n\taddq %[p], %[from]\n\t" /* the next 16 rows */
-      "addq $64, %[to]\n\tdecq %[row]\n\tjnz 1b\n\t"
-      AX_TILES_BACK("0", "16") AX_TILES_BACK("64", "17") AX_TILES_BACK("128", "18") AX_TILES_BACK("192", "19")
-      AX_TILES_BACK("256", "20") AX_TILES_BACK("320", "21") AX_TILES_BACK("384", "22") AX_TILES_BACK("448", "23")
-      : [from] "+r"(from), [to] "+r"(to), [row] "+r"(row), [p] "=&r"(p), [q] "=&r"(q), [o] "=&r"(o),
-        [column] "=&r"(column)
-      : [s] "r"(4L * width), [t] "r"(4L * height), [kept] "r"(kept)
-      : "memory", "cc");
-}
 
 /* --- ax_tiles_round_: f32 in tiles that follow each other, row by row of tiles, as bfloat16: row-major, or in row-major words
  * of two that lie below each other. */
@@ -226,13 +248,13 @@ __constant ushort ax_tiles_pairs[32] __attribute__((aligned(64))) = {
                                       int width) {                                                                \
     long o, column, step, row = height / 16;                                                                      \
     __asm__ volatile(                                                                                             \
-        AX_TILES_KEEP("0", "16") AX_TILES_KEEP("64", "17") first                                                  \
+        AX_KEEP("0", "16") AX_KEEP("64", "17") first                                                  \
         "1:\n\tmovq %[columns], %[column]\n"                                                                      \
         "2:\n\tmovq %[to], %[o]\n\tmovl $" steps ", %k[step]\n"                                                   \
         "3:\n\t" each "addq %[t], %[o]\n\tdecq %[step]\n\tjnz 3b\n\t"                                             \
         "addq $" bytes ", %[to]\n\tdecq %[column]\n\tjnz 2b\n\t"                                                  \
         "movq %[o], %[to]\n\tsubq %[t], %[to]\n\taddq $" bytes ", %[to]\n\tdecq %[row]\n\tjnz 1b\n\t"             \
-        AX_TILES_BACK("0", "16") AX_TILES_BACK("64", "17")                                                        \
+        AX_BACK("0", "16") AX_BACK("64", "17")                                                        \
         : [from] "+r"(from), [to] "+r"(to), [row] "+r"(row), [o] "=&r"(o), [column] "=&r"(column),                \
           [step] "=&r"(step)                                                                                      \
         : [columns] "r"(width / 16L), [t] "r"((long)size * width), [pairs] "r"(ax_tiles_pairs), [kept] "r"(kept)  \
