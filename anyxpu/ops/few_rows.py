@@ -1,10 +1,11 @@
-"""Products of a few rows of 16-bit floats, on CPUs without fast instructions for those: decoding with a language model.
+"""Products of a few rows on CPUs: decoding with a language model, of 16-bit floats without fast instructions for those.
 
 There oneDNN's products of bfloat16 and float16 take several times what reading the matrix takes. With AVX-512 float16
 takes 1.4 to 4.6 times as long there as here (with instructions of its own that are not AMX's 1.0 to 2.7 times by a
 matrix in columns, and 0.9 to 1.4 times by one in rows), and bfloat16 (asked not to use its instructions) from three
-rows on 1.8 to 3 times, but 0.6 to 1.4 times of fewer. Where a call is not of this kind it is oneDNN's
-(:mod:`anyxpu.onednn.matmul`).
+rows on 1.8 to 3 times, but 0.6 to 1.4 times of fewer. Of float32 a matrix in columns that no cache holds takes 1.1 to
+1.7 times as long there, of 1 to 8 rows (smaller ones 0.5 to 1.4), and one in rows 1.1 to 1.6 times, of one row. Where a
+call is not of this kind it is oneDNN's (:mod:`anyxpu.onednn.matmul`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from anyxpu.shim import lib
 MOST_ROWS = 8
 LEAST = 1 << 16
 """Elements of a matrix, with fewer of which a launch is what both take."""
+LEAST_OF_F32 = 1 << 23
+"""Likewise of float32, where oneDNN is the faster one as long as the caches hold the matrix."""
+_DTYPES = (*matmul.SIXTEEN_BITS, torch.float32)
 _BLOCKS = {1: 4, 2: 4, 3: 2, 4: 2}
 """Rows of the matrix that a program takes, by the number of rows that they meet, where registers are short and few; 1
 for more."""
@@ -33,6 +37,8 @@ four are 1.1 to 1.3 times as fast as by two and 1.4 to 1.7 as by one, eight by t
 
 def _is_ours(device: torch.device, dtype: torch.dtype, rows: int) -> bool:
     """Whether kernels are the faster way, on such a device. On a GPU they are not."""
+    if dtype == torch.float32:
+        return torch.xpu.get_device_properties(device).type == "cpu" and not has_short_vectors(device)
     if has_short_vectors(device):
         return True
     if dtype == torch.float16:
@@ -42,14 +48,17 @@ def _is_ours(device: torch.device, dtype: torch.dtype, rows: int) -> bool:
 
 def _serves(a: Tensor, b: Tensor, bias: Tensor | None = None) -> bool:
     """Whether ``a @ b`` is such a product; ``b`` is ``(k, n)``, either way round in memory."""
-    if a.dtype not in matmul.SIXTEEN_BITS or a.dim() != 2 or b.dim() != 2 or not 0 < a.shape[0] <= MOST_ROWS:
+    if a.dtype not in _DTYPES or a.dim() != 2 or b.dim() != 2 or not 0 < a.shape[0] <= MOST_ROWS:
         return False
-    if b.numel() < LEAST or a.shape[1] != b.shape[0] or (b.dtype, b.device) != (a.dtype, a.device):
+    least = LEAST_OF_F32 if a.dtype == torch.float32 else LEAST
+    if b.numel() < least or a.shape[1] != b.shape[0] or (b.dtype, b.device) != (a.dtype, a.device):
         return False
     if bias is not None and (bias.shape != b.shape[1:] or (bias.dtype, bias.device) != (a.dtype, a.device)):
         return False
     (k, n), (row, column) = b.shape, b.stride()
     readable = (row == 1 and column >= k) or (column == 1 and row >= n)
+    if a.dtype == torch.float32 and row != 1 and a.shape[0] > 1:  # 0.5 to 1.3 times as fast
+        return False
     return readable and _is_ours(a.device, a.dtype, a.shape[0])
 
 
@@ -170,7 +179,7 @@ def linear_pointwise_chain(
 
 def _serves_layer(source: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Whether a linear layer is such a product."""
-    if source.dtype not in matmul.SIXTEEN_BITS or not source.numel() or weight.dim() != 2:
+    if source.dtype not in _DTYPES or not source.numel() or weight.dim() != 2:
         return False
     rows = source.numel() // source.shape[-1]
     return rows <= MOST_ROWS and _serves(source.reshape(rows, source.shape[-1]), weight.t(), bias)

@@ -17,8 +17,8 @@ from anyxpu.triton.hints import fetch_line
 
 _AHEAD = tl.constexpr(1024)
 """How many numbers before a row's numbers are read they are asked for."""
-_ROWS_AHEAD, _LINE = tl.constexpr(16), tl.constexpr(32)
-"""The same in rows, where columns of one are taken; and how many numbers a cache line has."""
+_BITS_AHEAD, _LINE_BITS = tl.constexpr(256), tl.constexpr(512)
+"""The same in rows, where columns of one are taken, times a number's bits; and the bits of a cache line."""
 
 
 @triton.jit
@@ -157,12 +157,15 @@ def by_columns(
     """
     columns, totals = tl.program_id(0) * BN + tl.arange(0, BN), ()
     inside = columns < N
+    BITS: tl.constexpr = w.dtype.element_ty.primitive_bitwidth
     for _ in tl.static_range(M):
         totals += (tl.zeros([BN], tl.float32),)
     for k in range(K):
         row, more = w + tl.cast(k, tl.int64) * ROW + columns, ()
-        for line in tl.static_range(0, BN, _LINE):  # each row is of another page, where nothing is fetched unasked
-            place = (tl.cast(k, tl.int64) + _ROWS_AHEAD) * ROW + tl.program_id(0) * BN + line
+        for line in tl.static_range(
+            0, BN, _LINE_BITS // BITS
+        ):  # each row is of another page, where nothing is fetched unasked
+            place = (tl.cast(k, tl.int64) + _BITS_AHEAD // BITS) * ROW + tl.program_id(0) * BN + line
             fetch_line((w + place).to(tl.int64))
         number = read_below(row, columns, N, MASKED).to(tl.float32)
         for m in tl.static_range(M):

@@ -293,7 +293,7 @@ class Problem:
         if self.mask is not None:
             self.mask = self.mask.expand(shape)
         kind = "none" if mask is None else "bool" if mask.dtype == torch.bool else "float"
-        if self.mask is not None and self.bias_arguments()[-1] is None and not has_short_vectors(query.device):
+        if self.mask_in_rows():
             kind += " rows"
         self.masks = {"BIAS": kind, "DROPOUT": dropout > 0, "PACKED": packing is not None, **window.constants()}
 
@@ -352,6 +352,10 @@ class Problem:
             return None
         return Operands(self.query, self.key, self.value, self.mask, self.window == CAUSAL, _scale(self, scale))
 
+    def mask_in_rows(self) -> bool:
+        """Whether there is a mask that a CPU device had better read by rows, and turn."""
+        return self.mask is not None and self.bias_arguments()[-1] is None and not has_short_vectors(self.query.device)
+
     def blocks(self, backward: bool) -> Blocks:
         keys = min(self.keys, 1024 + self.keys % 128)  # of many, what is behind the last whole block matters alone
         size, packed = max(self.size, self.width), self.packing is not None
@@ -362,13 +366,13 @@ class Problem:
 def _fills_tiles(p: Problem, blocks: Blocks, backward: bool) -> bool:
     """Whether a CPU's kernels by tiles are faster than products for a call that both take, as measured.
 
-    They are where little of their blocks lies outside of the matrix of scores, which products take as it is. A mask is
-    read down its columns, and of few keys or long heads a block brings more into tiles' layout than it computes; for
-    gradients, which come of five products, scores have to be many.
+    They are where little of their blocks lies outside of the matrix of scores, which products take as it is. A mask
+    that does not lie in rows is gathered, and of few keys or long heads a block brings more into tiles' layout than it
+    computes; for gradients, which come of five products, scores have to be many.
     """
     if blocks.wide or not by_tiles(p.query.device, p.query.dtype, p.queries, max(p.size, p.width)):
         return False
-    if p.mask is not None or p.keys < 128 or max(p.size, p.width) > 128:
+    if not (p.mask is None or p.mask_in_rows()) or p.keys < 128 or max(p.size, p.width) > 128:
         return False
     rows, area = -(-p.queries // blocks.queries), float(p.queries * p.keys)
     computed = float(rows * blocks.queries) * _padded(p.keys, blocks.keys)
