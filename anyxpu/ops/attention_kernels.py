@@ -93,8 +93,8 @@ def _scores(
         along = (tl.minimum(keys, S - 1) if MASKED else keys).to(tl.int64)
         if (BIAS == "float rows" or BIAS == "bool rows") and queries.shape[0] == 1:
             # Where a turn costs less than reading down the columns.
-            read = tl.load(bias + tl.trans(at) + tl.trans(along))
-            added = tl.trans(read.to(tl.int32) if BIAS == "bool rows" else read.to(tl.float32))
+            added = tl.load(bias + tl.trans(at) + tl.trans(along))
+            added = tl.trans(added.to(tl.int32) if BIAS == "bool rows" else added.to(tl.float32))
         else:
             added = tl.load(bias + at + (along if bias_key is None else along * bias_key))
         if BIAS == "bool" or BIAS == "bool rows":
