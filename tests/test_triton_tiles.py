@@ -147,6 +147,23 @@ def test_one_tensor_may_be_every_operand_and_programs_may_end_early():
     assert torch.equal(p.double(), x.T @ x + x @ x + x)
 
 
+@triton.jit
+def asserting_kernel(a, o, S: tl.constexpr):
+    i, j = tl.arange(0, S)[:, None], tl.arange(0, S)[None, :]
+    tl.device_assert(tl.load(a) == 0, "it begins with 0")
+    x = tl.load(a + i * S + j)
+    tl.device_assert(x == x, "numbers alone")
+    tl.store(o + i * S + j, tl.dot(x, x))
+
+
+def test_every_end_of_a_program_leaves_the_tiles_as_they_were():
+    a, o = torch.zeros(64, 64, dtype=torch.bfloat16, device="xpu"), torch.zeros(64, 64, device="xpu")
+    kernel = asserting_kernel[(1,)](a, o, S=64, debug=True)
+    lines = [line.strip() for line in kernel.asm["cl"].splitlines()]
+    ends = [before for before, line in itertools.pairwise(lines) if line == "return;"]
+    assert len(ends) == 3 and all("ax_tiles_leave(" in end for end in ends)
+
+
 def test_onednn_finds_its_own_tiles_between_kernels():
     a, b = numbers(128, 128), numbers(128, 128)
     x, y, o = a.to("xpu"), b.to("xpu"), torch.empty(128, 128, device="xpu")

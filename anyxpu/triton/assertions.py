@@ -47,7 +47,9 @@ def _assert(e: Emitter, op: Op) -> None:
         e.pending.append(op)
         return
     e.flush()
-    e.line(f"if (!{e.scalar(condition)}) {{ {_failure(op)} return; }}")
+    with e.braces(f"if (!{e.scalar(condition)})"):
+        e.line(_failure(op))
+        e.leave()
 
 
 def _failure(op: Op) -> str:
@@ -65,7 +67,7 @@ def _end(e: Emitter, op: Op) -> None:
     failed = f"!{op.attrs['held']}"
     with e.braces(f"if ({'sub' if e.warps == 1 else 'work'}_group_any({failed}))"):
         e.line(f"if ({failed}) {_failure(op)}")
-        e.line("return;")
+        e.leave()
 
 
 ELEMENT_PRINTERS["tt.assert"] = _look_at_element

@@ -214,9 +214,7 @@ def _return(e: Emitter, op: Op) -> None:
         return
     if op.operands:
         raise UnsupportedOperation("a kernel that returns a value")
-    if e.tiles:
-        e.line(tiles.LEAVE)
-    e.line("return;")
+    e.leave()
 
 
 # --- scalar functions over tensors

@@ -62,6 +62,7 @@ class Emitter:
         self.matrix = matrix  # whether products go to a matrix engine
         self.outer = outer  # or else are outer products
         self.tiles = tiles  # but those that a CPU's tile registers take
+        self.ends: Sequence[str] = ()  # what a program does at its end
         self.turns = False  # whether assembly transposes tensors
         # AVX2 has no masked accesses that are worth it; sub-groups of so few are its. See held.py.
         self.masks_are_slow = local_arrays and lanes <= 8
@@ -99,6 +100,12 @@ class Emitter:
 
     def line(self, text: str) -> None:
         self.lines.append("  " * self.depth + text)
+
+    def leave(self) -> None:
+        """End the program, in every lane."""
+        for text in self.ends:
+            self.line(text)
+        self.line("return;")
 
     @contextlib.contextmanager
     def braces(self, head: str, tail: str = "}") -> Iterator[None]:

@@ -184,6 +184,7 @@ def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True, stages: int = 1
         emitter = Emitter(function, _HANDLERS, warps, lanes, dialect.local_arrays, engine, by_outer, by_tiles)
         emitter.turns = dialect.turns and lanes == WARP_SIZE and warps == 1
         if by_tiles:
+            emitter.ends = [tiles.LEAVE]
             tiles.find_reads(emitter)
         parameters = [_parameter(emitter, i) for i in range(len(function.args))]
         control.function_body(emitter)

@@ -7,6 +7,7 @@ the transpose of a row-major matrix is that matrix with 32-bit words for element
 into local memory: what a loop does not change before the loop, what nothing else wants straight from where it is
 loaded or computed. Accumulators are in local memory too, tile after tile.
 
+The instruction of bfloat16 takes numbers below the least normal one for 0, and makes none.
 OpenCL C has no such instructions; the prelude's functions have them in assembly, which one lane runs for all.
 """
 
