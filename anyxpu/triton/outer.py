@@ -258,6 +258,7 @@ def _tile(layout: Layout, m: int, n: int, lanes: int) -> _Tile:
     AVX2, whose lanes are eight, has 16 registers, for eight sums: two vectors of four rows.
     """
     most, wide = (16, 4) if lanes > 8 else (8, 2)
+    wide = max(wide, most // m)  # of fewer rows
     vectors = _found(layout, [lanes << i for i in range(log2(min(wide, n // lanes)))])
     rows = _found(layout, [n << i for i in range(log2(min(m, most >> len(vectors), most // 2)))])
     return _Tile(rows, vectors)
