@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from anyxpu.triton import instructions
+from anyxpu import processor
 from anyxpu.triton import layout as layouts
 from anyxpu.triton.layout import Layout
 from tests.triton_support import launch
@@ -110,7 +110,7 @@ def test_transposed_tiles_are_stored_transposed(shape, dtype, options):
 
 
 @pytest.mark.not_simulated("of a CPU device")
-@pytest.mark.skipif(not instructions.long_vectors(), reason="this CPU has no AVX-512")
+@pytest.mark.skipif(not processor.long_vectors(), reason="this CPU has no AVX-512")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.bfloat16, torch.int16, torch.float64], ids=str)
 @pytest.mark.parametrize("shape", [(16, 16), (32, 16), (16, 64), (128, 32), (64, 256)])
 def test_assembly_transposes_words_and_nothing_else(shape, dtype):

@@ -9,10 +9,11 @@ import torch
 import triton
 import triton.language as tl
 
-from anyxpu.triton import instructions
+from anyxpu import processor
+from anyxpu.triton import identity
 from tests.triton_support import launch
 
-pytestmark = pytest.mark.skipif(not instructions.tiles(), reason="this CPU has no tile registers of bfloat16 and int8")
+pytestmark = pytest.mark.skipif(not processor.tiles(), reason="this CPU has no tile registers of bfloat16 and int8")
 
 SIZES = (16, 32, 64, 128)
 
@@ -184,3 +185,13 @@ def test_a_kernel_may_do_without():
     kernel = product_kernel[(1, 1)](x, y, zeros, o, 64, 64, 64, 64, 1, 64, 1, **constants, amx=False)
     assert "tdp" not in kernel.asm["cl"]
     assert torch.equal(o.cpu().double(), a.double() @ b.double())
+
+
+def test_a_process_that_may_not_use_tiles_finds_no_code_that_does(monkeypatch):
+    key = identity.host.__wrapped__
+    allowed = key()
+    monkeypatch.setattr(processor, "_may_use_tiles", lambda: False)
+    assert not processor.tiles() and key() != allowed
+    monkeypatch.undo()
+    monkeypatch.setenv("CL_CONFIG_CPU_TARGET_ARCH", "core-avx2")  # whose compiler knows other instructions
+    assert not processor.tiles() and not processor.long_vectors() and key() != allowed

@@ -10,6 +10,8 @@ import subprocess
 import sys
 from typing import Any
 
+from anyxpu import processor
+
 PACKAGES = (
     "anyxpu",
     "torch",
@@ -51,11 +53,10 @@ def versions() -> dict[str, str | None]:
 
 def machine() -> dict[str, Any]:
     """The CPU, its memory, and the xpu devices if this process has torch loaded and a working xpu."""
-    model, flags = _cpuinfo()
     described: dict[str, Any] = {
-        "cpu": model,
+        "cpu": processor.model(),
         "cores": len(os.sched_getaffinity(0)),
-        "cpu_flags": [flag for flag in _CPU_FLAGS if flag in flags],
+        "cpu_flags": [flag for flag in _CPU_FLAGS if flag in processor.instructions()],
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "os": f"{platform.system()} {platform.release()}",
     }
@@ -65,15 +66,3 @@ def machine() -> dict[str, Any]:
         if torch.xpu.is_available():
             described["xpu"] = [torch.xpu.get_device_name(i) for i in range(torch.xpu.device_count())]
     return described
-
-
-def _cpuinfo() -> tuple[str, frozenset[str]]:
-    fields: dict[str, str] = {}
-    try:
-        with open("/proc/cpuinfo") as lines:
-            for line in lines:
-                name, _, value = line.partition(":")
-                fields.setdefault(name.strip(), value.strip())
-    except OSError:
-        pass
-    return fields.get("model name") or platform.processor() or "unknown", frozenset(fields.get("flags", "").split())

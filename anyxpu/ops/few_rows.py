@@ -1,11 +1,11 @@
-"""Products of a few rows on CPUs: decoding with a language model, of 16-bit floats without fast instructions for those.
+"""Products of a few rows, on CPUs, where oneDNN is slower than reading the matrix: decoding with a language model.
 
-There oneDNN's products of bfloat16 and float16 take several times what reading the matrix takes. With AVX-512 float16
-takes 1.4 to 4.6 times as long there as here (with instructions of its own that are not AMX's 1.0 to 2.7 times by a
-matrix in columns, and 0.9 to 1.4 times by one in rows), and bfloat16 (asked not to use its instructions) from three
-rows on 1.8 to 3 times, but 0.6 to 1.4 times of fewer. Of float32 a matrix in columns that no cache holds takes 1.1 to
-1.7 times as long there, of 1 to 8 rows (smaller ones 0.5 to 1.4), and one in rows 1.1 to 1.6 times, of one row. Where a
-call is not of this kind it is oneDNN's (:mod:`anyxpu.onednn.matmul`).
+Without fast instructions for those its products of bfloat16 and float16 take several times what that takes. With
+AVX-512 float16 takes 1.4 to 4.6 times as long there as here (with instructions of its own that are not AMX's 1.0 to 2.7
+times by a matrix in columns, and 0.9 to 1.4 times by one in rows), and bfloat16 (asked not to use its instructions)
+from three rows on 1.8 to 3 times, but 0.6 to 1.4 times of fewer. Of float32 a matrix in columns that no cache holds
+takes 1.1 to 1.7 times as long there, of 1 to 8 rows (smaller ones 0.5 to 1.4), and one in rows 1.1 to 1.6 times, of one
+row. Where a call is not of this kind it is oneDNN's (:mod:`anyxpu.onednn.matmul`).
 """
 
 from __future__ import annotations

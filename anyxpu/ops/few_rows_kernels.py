@@ -162,9 +162,8 @@ def by_columns(
         totals += (tl.zeros([BN], tl.float32),)
     for k in range(K):
         row, more = w + tl.cast(k, tl.int64) * ROW + columns, ()
-        for line in tl.static_range(
-            0, BN, _LINE_BITS // BITS
-        ):  # each row is of another page, where nothing is fetched unasked
+        # Each row is of another page, where nothing is fetched unasked.
+        for line in tl.static_range(0, BN, _LINE_BITS // BITS):
             place = (tl.cast(k, tl.int64) + _BITS_AHEAD // BITS) * ROW + tl.program_id(0) * BN + line
             fetch_line((w + place).to(tl.int64))
         number = read_below(row, columns, N, MASKED).to(tl.float32)

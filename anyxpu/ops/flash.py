@@ -19,9 +19,9 @@ from anyxpu.ops.attention_products import Operands, serves
 from anyxpu.ops.attention_products import backward as gradients_by_products
 from anyxpu.ops.attention_products import forward as by_products
 from anyxpu.ops.current_device import current
+from anyxpu.processor import tiles
 from anyxpu.runtime.vectors import has_short_vectors
 from anyxpu.shim import lib
-from anyxpu.triton.instructions import tiles
 
 LOG2E = math.log2(math.e)
 FEW = 8

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 
 import torch
+
+from anyxpu.processor import instructions
 
 SHORT = 8
 
@@ -25,22 +26,12 @@ _TILES = {torch.bfloat16: "amx_bf16", torch.float16: "amx_fp16"}
 """Those that multiply whole tiles, several times as fast."""
 
 
-@functools.cache
-def _instructions() -> frozenset[str]:
-    """The names of this machine's, of which a CPU device has the same."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return frozenset()
-    return frozenset(next((line.split() for line in lines if line.startswith("flags")), ()))
-
-
 @functools.lru_cache(maxsize=64)
 def multiplies(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether a device has instructions for products of that dtype. Of a GPU it is not asked: they have."""
     wanted = _MULTIPLY.get(dtype)
     known = wanted is None or torch.xpu.get_device_properties(device).type != "cpu"
-    return known or bool(wanted & _instructions())  # type: ignore[operator]
+    return known or bool(wanted & instructions())  # type: ignore[operator]
 
 
 @functools.lru_cache(maxsize=64)
@@ -48,4 +39,4 @@ def has_tiles(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether a CPU device multiplies tiles of that dtype (AMX). Of a GPU it is not asked: they do."""
     if torch.xpu.get_device_properties(device).type != "cpu":
         return True
-    return _TILES.get(dtype) in _instructions()
+    return _TILES.get(dtype) in instructions()

@@ -20,10 +20,10 @@ from triton import knobs
 from triton._C.libtriton import ir, passes
 from triton.backends.compiler import BaseBackend, GPUTarget
 
-from anyxpu import ocloc, simulate
+from anyxpu import ocloc, processor, simulate
 from anyxpu.cache import cache_dir, digest, write_file
 from anyxpu.errors import CacheError, KernelError, UnsupportedOperation
-from anyxpu.triton import extra, identity, instructions, lower, matrix, native
+from anyxpu.triton import extra, identity, lower, matrix, native
 
 _log = logging.getLogger(__name__)
 
@@ -175,8 +175,8 @@ class IntelBackend(BaseBackend):
         if isinstance(values.get("extern_libs"), dict):
             values["extern_libs"] = tuple(sorted(values["extern_libs"].items()))
         here = device_kind(self.target) == "cpu" and values["warp_size"] == lower.WARP_SIZE
-        values["avx512"] = here and instructions.long_vectors() and values.get("avx512", True)
-        values["amx"] = values["avx512"] and instructions.tiles() and values.get("amx", True)
+        values["avx512"] = here and processor.long_vectors() and values.get("avx512", True)
+        values["amx"] = values["avx512"] and processor.tiles() and values.get("amx", True)
         check_warps(values.get("num_warps", 1))
         if device_kind(self.target) == "cpu" and not values.get("keep_warps"):
             values["num_warps"] = 1

@@ -56,14 +56,16 @@ class Emitter:
         matrix: bool = False,
         outer: bool = False,
         tiles: bool = False,
+        turns: bool = False,
+        ends: Sequence[str] = (),
     ) -> None:
         self.function, self.handlers = function, handlers
         self.warps, self.lanes, self.local_arrays = warps, lanes, local_arrays
         self.matrix = matrix  # whether products go to a matrix engine
         self.outer = outer  # or else are outer products
         self.tiles = tiles  # but those that a CPU's tile registers take
-        self.ends: Sequence[str] = ()  # what a program does at its end
-        self.turns = False  # whether assembly transposes tensors
+        self.ends = ends  # what a program does at its end
+        self.turns = turns  # whether assembly transposes tensors
         # AVX2 has no masked accesses that are worth it; sub-groups of so few are its. See held.py.
         self.masks_are_slow = local_arrays and lanes <= 8
         self.divides = local_arrays and warps == 1 and lanes >= 8  # see wrapping.py

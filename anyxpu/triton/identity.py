@@ -9,7 +9,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from anyxpu import __version__, simulate
+from anyxpu import __version__, processor, simulate
 from anyxpu.cache import digest
 
 # The packages whose versions decide what native code a device's compiler makes.
@@ -54,9 +54,8 @@ def host() -> str:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             parts.append(f"{name} {importlib.metadata.version(name)}")
     parts += sorted(f"{name}={value}" for name, value in os.environ.items() if _SHAPES_CODE.match(name))
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        parts += sorted({line for line in lines if line.startswith(("model name", "flags"))})
+    parts += [processor.model(), *sorted(processor.instructions())]
+    parts += ["tiles"] if processor.tiles() else []  # a process that may not use them must not find code that does
     return digest(*parts)[:16]
 
 

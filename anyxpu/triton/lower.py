@@ -181,10 +181,11 @@ def render(ttgir: str, dialect: Dialect, fp_fusion: bool = True, stages: int = 1
         elif by_outer:
             rows = tiles.ROWS if by_tiles else ACCUMULATOR_ROWS
             matrix.place_accumulators(function, lanes, outer.fits, rows)
-        emitter = Emitter(function, _HANDLERS, warps, lanes, dialect.local_arrays, engine, by_outer, by_tiles)
-        emitter.turns = dialect.turns and lanes == WARP_SIZE and warps == 1
+        turns, ends = dialect.turns and lanes == WARP_SIZE and warps == 1, [tiles.LEAVE] if by_tiles else ()
+        emitter = Emitter(
+            function, _HANDLERS, warps, lanes, dialect.local_arrays, engine, by_outer, by_tiles, turns, ends
+        )
         if by_tiles:
-            emitter.ends = [tiles.LEAVE]
             tiles.find_reads(emitter)
         parameters = [_parameter(emitter, i) for i in range(len(function.args))]
         control.function_body(emitter)

@@ -82,7 +82,7 @@ void prepare_environment() {
 }
 
 // Linux lets a process use the CPU's tile registers (AMX) once it has asked: kernels do (see triton/tiles.py). Where
-// there are none it refuses, and no kernel for them is made (triton/instructions.py).
+// there are none it refuses, and no kernel for them is made (processor.py).
 void ask_for_tiles() {
 #if defined(__x86_64__) && defined(__linux__)
   constexpr int kRequestPermission = 0x1023, kTileData = 18;

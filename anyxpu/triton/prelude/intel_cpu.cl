@@ -166,38 +166,38 @@ inline int ax_fetch_line(long at) {
 
 inline void ax_prefetch(__global const char* p) { (void)*(volatile __global const char*)p; }
 
-
-/* --- ax_turn ax_tiles_: what is in assembly because neither the compiler's front end nor what makes vectors of its code knows
- * the registers. One lane acts for all. Each function is one piece of assembly, with loops of its own, as the compiler would
- * make sixteen of each; vector registers are left as they were, by way of `kept`, 512 bytes. */
+/* --- ax_turn ax_tiles_: what is in assembly because neither the compiler's front end nor what makes vectors of its code
+ * knows the registers. One lane acts for all. Each function is one piece of assembly, with loops of its own, as the
+ * compiler would make sixteen of each; vector registers are left as they were, by way of `kept`, 512 bytes. */
 #define AX_KEEP(at, register) "vmovups %%zmm" register ", " at "(%[kept])\n\t"
 #define AX_BACK(at, register) "vmovups " at "(%[kept]), %%zmm" register "\n\t"
 
-/* --- ax_turn ax_tiles_turn: transposes of 16 by 16 words. Four columns at a time become rows: a register takes 128 bits from
- * each of four rows, so that what is left to be turned lies inside of such parts. */
-#define AX_TURN_ROWS(register)                                                                        \
-  "vmovups (%[p]), %%xmm" register "\n\tvinserti32x4 $1, (%[p],%[s],4), %%ymm" register ", %%ymm" register    \
-  "\n\tvinserti32x4 $2, (%[p],%[s],8), %%zmm" register ", %%zmm" register                             \
+/* --- ax_turn ax_tiles_turn: transposes of 16 by 16 words. Four columns at a time become rows: a register takes 128 bits
+ * from each of four rows, so that what is left to be turned lies inside of such parts. */
+#define AX_TURN_ROWS(register)                                                                                        \
+  "vmovups (%[p]), %%xmm" register "\n\tvinserti32x4 $1, (%[p],%[s],4), %%ymm" register ", %%ymm" register            \
+  "\n\tvinserti32x4 $2, (%[p],%[s],8), %%zmm" register ", %%zmm" register                                             \
   "\n\tvinserti32x4 $3, (%[q],%[s],4), %%zmm" register ", %%zmm" register "\n\taddq %[s], %[p]\n\taddq %[s], %[q]\n\t"
 #define AX_TURN_LINE(register) "vmovups %%zmm" register ", (%[o])\n\taddq %[t], %[o]\n\t"
-#define AX_TURN_KEEP                                                                          \
-  AX_KEEP("0", "16") AX_KEEP("64", "17") AX_KEEP("128", "18") AX_KEEP("192", "19")            \
+#define AX_TURN_KEEP                                                                                                  \
+  AX_KEEP("0", "16") AX_KEEP("64", "17") AX_KEEP("128", "18") AX_KEEP("192", "19")                                    \
   AX_KEEP("256", "20") AX_KEEP("320", "21") AX_KEEP("384", "22") AX_KEEP("448", "23")
-#define AX_TURN_BACK                                                                          \
-  AX_BACK("0", "16") AX_BACK("64", "17") AX_BACK("128", "18") AX_BACK("192", "19")            \
+#define AX_TURN_BACK                                                                                                  \
+  AX_BACK("0", "16") AX_BACK("64", "17") AX_BACK("128", "18") AX_BACK("192", "19")                                    \
   AX_BACK("256", "20") AX_BACK("320", "21") AX_BACK("384", "22") AX_BACK("448", "23")
-#define AX_TURN_FOUR                                                                          \
-  "movq %[from], %[p]\n\tleaq (%[from],%[s],8), %[q]\n\t"                                     \
-  AX_TURN_ROWS("16") AX_TURN_ROWS("17") AX_TURN_ROWS("18") AX_TURN_ROWS("19")                 \
-  "vunpcklps %%zmm17, %%zmm16, %%zmm20\n\tvunpckhps %%zmm17, %%zmm16, %%zmm21\n\t"            \
-  "vunpcklps %%zmm19, %%zmm18, %%zmm22\n\tvunpckhps %%zmm19, %%zmm18, %%zmm23\n\t"            \
-  "vunpcklpd %%zmm22, %%zmm20, %%zmm16\n\tvunpckhpd %%zmm22, %%zmm20, %%zmm17\n\t"            \
-  "vunpcklpd %%zmm23, %%zmm21, %%zmm18\n\tvunpckhpd %%zmm23, %%zmm21, %%zmm19\n\t"            \
+#define AX_TURN_FOUR                                                                                                  \
+  "movq %[from], %[p]\n\tleaq (%[from],%[s],8), %[q]\n\t"                                                             \
+  AX_TURN_ROWS("16") AX_TURN_ROWS("17") AX_TURN_ROWS("18") AX_TURN_ROWS("19")                                         \
+  "vunpcklps %%zmm17, %%zmm16, %%zmm20\n\tvunpckhps %%zmm17, %%zmm16, %%zmm21\n\t"                                    \
+  "vunpcklps %%zmm19, %%zmm18, %%zmm22\n\tvunpckhps %%zmm19, %%zmm18, %%zmm23\n\t"                                    \
+  "vunpcklpd %%zmm22, %%zmm20, %%zmm16\n\tvunpckhpd %%zmm22, %%zmm20, %%zmm17\n\t"                                    \
+  "vunpcklpd %%zmm23, %%zmm21, %%zmm18\n\tvunpckhpd %%zmm23, %%zmm21, %%zmm19\n\t"                                    \
   AX_TURN_LINE("16") AX_TURN_LINE("17") AX_TURN_LINE("18") AX_TURN_LINE("19") "addq $16, %[from]\n\t"
 #define AX_TURN_OUT [p] "=&r"(p), [q] "=&r"(q), [o] "=&r"(o), [column] "=&r"(column)
 
 /* Each of `high` groups of 16 rows of `low` vectors: the 16 vectors at one place of its rows are transposed. */
-__attribute__((noinline)) void ax_turn(__local const char* from, __local char* to, __local char* kept, int low, int high) {
+__attribute__((noinline)) void ax_turn(__local const char* from, __local char* to, __local char* kept, int low,
+                                       int high) {
   long p, q, o, column, vector, row = high;
   const long line = 64L * low;
   __asm__ volatile(AX_TURN_KEEP
@@ -226,8 +226,8 @@ __attribute__((noinline)) void ax_tiles_turn(__local const char* from, __local c
                    : "memory", "cc");
 }
 
-/* --- ax_tiles_: AMX's tile registers, which keep what they hold from one piece of assembly to the next. All tiles have 16 rows
- * of 64 bytes. */
+/* --- ax_tiles_: AMX's tile registers, which keep what they hold from one piece of assembly to the next. All tiles have
+ * 16 rows of 64 bytes. */
 __constant uchar ax_tiles_shape[64] __attribute__((aligned(64))) = {
     1,  0,  0,  0,  0,  0,  0,  0,  0,  0, 0,  0, 0,  0, 0,  0, /* the palette */
     64, 0,  64, 0,  64, 0,  64, 0,  64, 0, 64, 0, 64, 0, 64, 0, /* bytes of a row, in 16 bits */
@@ -238,27 +238,27 @@ inline void ax_tiles_enter(__local char* before) {
 }
 inline void ax_tiles_leave(__local char* before) { __asm__ volatile("ldtilecfg (%0)" ::"r"(before) : "memory"); }
 
-/* --- ax_tiles_round_: f32 in tiles that follow each other, row by row of tiles, as bfloat16: row-major, or in row-major words
- * of two that lie below each other. */
+/* --- ax_tiles_round_: f32 in tiles that follow each other, row by row of tiles, as bfloat16: row-major, or in row-major
+ * words of two that lie below each other. */
 __constant ushort ax_tiles_pairs[32] __attribute__((aligned(64))) = {
     0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
     8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-#define AX_TILES_ROUND(name, steps, size, first, each, bytes)                                                     \
-  __attribute__((noinline)) void name(__local const char* from, __local char* to, __local char* kept, int height, \
-                                      int width) {                                                                \
-    long o, column, step, row = height / 16;                                                                      \
-    __asm__ volatile(                                                                                             \
-        AX_KEEP("0", "16") AX_KEEP("64", "17") first                                                  \
-        "1:\n\tmovq %[columns], %[column]\n"                                                                      \
-        "2:\n\tmovq %[to], %[o]\n\tmovl $" steps ", %k[step]\n"                                                   \
-        "3:\n\t" each "addq %[t], %[o]\n\tdecq %[step]\n\tjnz 3b\n\t"                                             \
-        "addq $" bytes ", %[to]\n\tdecq %[column]\n\tjnz 2b\n\t"                                                  \
-        "movq %[o], %[to]\n\tsubq %[t], %[to]\n\taddq $" bytes ", %[to]\n\tdecq %[row]\n\tjnz 1b\n\t"             \
-        AX_BACK("0", "16") AX_BACK("64", "17")                                                        \
-        : [from] "+r"(from), [to] "+r"(to), [row] "+r"(row), [o] "=&r"(o), [column] "=&r"(column),                \
-          [step] "=&r"(step)                                                                                      \
-        : [columns] "r"(width / 16L), [t] "r"((long)size * width), [pairs] "r"(ax_tiles_pairs), [kept] "r"(kept)  \
-        : "memory", "cc");                                                                                        \
+#define AX_TILES_ROUND(name, steps, size, first, each, bytes)                                                         \
+  __attribute__((noinline)) void name(__local const char* from, __local char* to, __local char* kept, int height,     \
+                                      int width) {                                                                    \
+    long o, column, step, row = height / 16;                                                                          \
+    __asm__ volatile(                                                                                                 \
+        AX_KEEP("0", "16") AX_KEEP("64", "17") first                                                                  \
+        "1:\n\tmovq %[columns], %[column]\n"                                                                          \
+        "2:\n\tmovq %[to], %[o]\n\tmovl $" steps ", %k[step]\n"                                                       \
+        "3:\n\t" each "addq %[t], %[o]\n\tdecq %[step]\n\tjnz 3b\n\t"                                                 \
+        "addq $" bytes ", %[to]\n\tdecq %[column]\n\tjnz 2b\n\t"                                                      \
+        "movq %[o], %[to]\n\tsubq %[t], %[to]\n\taddq $" bytes ", %[to]\n\tdecq %[row]\n\tjnz 1b\n\t"                 \
+        AX_BACK("0", "16") AX_BACK("64", "17")                                                                        \
+        : [from] "+r"(from), [to] "+r"(to), [row] "+r"(row), [o] "=&r"(o), [column] "=&r"(column),                    \
+          [step] "=&r"(step)                                                                                          \
+        : [columns] "r"(width / 16L), [t] "r"((long)size * width), [pairs] "r"(ax_tiles_pairs), [kept] "r"(kept)      \
+        : "memory", "cc");                                                                                            \
   }
 AX_TILES_ROUND(ax_tiles_round_words, "8", 4, "vmovdqu64 (%[pairs]), %%zmm16\n\t",
                "vmovups 64(%[from]), %%zmm17\n\tvcvtne2ps2bf16 (%[from]), %%zmm17, %%zmm17\n\t"
@@ -267,8 +267,8 @@ AX_TILES_ROUND(ax_tiles_round_words, "8", 4, "vmovdqu64 (%[pairs]), %%zmm16\n\t"
 AX_TILES_ROUND(ax_tiles_round_rows, "16", 2, "",
                "vcvtneps2bf16 (%[from]), %%ymm16\n\tvmovups %%ymm16, (%[o])\n\taddq $64, %[from]\n\t", "32")
 
-/* --- ax_tiles_bf16 ax_tiles_i8: sums of 32 bits of a times b. a: m rows of depth bytes, row-major. b: of n columns, each row
- * a word of four bytes of depth. The sums are tiles that follow each other, row by row of tiles, and are added to what is
+/* --- ax_tiles_bf16 ax_tiles_i8: sums of 32 bits of a times b. a: m rows of depth bytes, row-major. b: of n columns, each
+ * row a word of four bytes of depth. The sums are tiles that follow each other, row by row of tiles, and are added to what is
  * there unless zero is said to be there. Tiles 0 and 1 are sums, 2 and 3 those below them, 4 and 5 rows of a, 6 and 7
  * columns of b; two rows and columns of tiles are taken at once where there are two. */
 #define AX_TILES_YES(text) text
@@ -276,53 +276,53 @@ AX_TILES_ROUND(ax_tiles_round_rows, "16", 2, "",
 #define AX_TILES_ZERO(at, tile) "tilezero %%tmm" tile "\n\t"
 #define AX_TILES_LOAD(at, tile) "tileloadd " at ", %%tmm" tile "\n\t"
 #define AX_TILES_STORE(at, tile) "tilestored %%tmm" tile ", " at "\n\t"
-#define AX_TILES_SUMS(DO, BELOW, BESIDE)                                                                          \
-  DO("(%[sums],%[line],1)", "0") BESIDE(DO("1024(%[sums],%[line],1)", "1"))                                       \
-  BELOW("leaq (%[sums],%[zs],8), %[x]\n\tleaq (%[x],%[zs],8), %[x]\n\t" DO("(%[x],%[line],1)", "2"))              \
+#define AX_TILES_SUMS(DO, BELOW, BESIDE)                                                                              \
+  DO("(%[sums],%[line],1)", "0") BESIDE(DO("1024(%[sums],%[line],1)", "1"))                                           \
+  BELOW("leaq (%[sums],%[zs],8), %[x]\n\tleaq (%[x],%[zs],8), %[x]\n\t" DO("(%[x],%[line],1)", "2"))                  \
   BELOW(BESIDE(DO("1024(%[x],%[line],1)", "3")))
-#define AX_TILES_PRODUCT(instruction, START, BELOW, BESIDE, rows, shift, bytes, ahead)                            \
-  {                                                                                                               \
-    long x, y, z, left, column, row = m / rows;                                                                   \
-    __asm__ volatile(                                                                                             \
-        "1:\n\tmovq %[zs], %[column]\n\tshrq $" shift ", %[column]\n"                                             \
-        "2:\n\t" AX_TILES_SUMS(START, BELOW, BESIDE)                                                              \
-        "movq %[a], %[x]\n\tleaq (%[a],%[xs],8), %[y]\n\tleaq (%[y],%[xs],8), %[y]\n\tmovq %[b], %[z]\n\t"        \
-        "movq %[xs], %[left]\n\tshrq $6, %[left]\n"                                                               \
-        "3:\n\t" AX_TILES_LOAD("(%[z],%[zs],1)", "6") AX_TILES_LOAD("(%[x],%[xs],1)", "4")                        \
-        instruction " %%tmm6, %%tmm4, %%tmm0\n\t"                                                                 \
-        BESIDE(AX_TILES_LOAD("64(%[z],%[zs],1)", "7") instruction " %%tmm7, %%tmm4, %%tmm1\n\t")                  \
-        BELOW(AX_TILES_LOAD("(%[y],%[xs],1)", "5") instruction " %%tmm6, %%tmm5, %%tmm2\n\t")                     \
-        BELOW(BESIDE(instruction " %%tmm7, %%tmm5, %%tmm3\n\t"))                                                  \
-        "addq $64, %[x]\n\taddq $64, %[y]\n\tleaq (%[z],%[zs],8), %[z]\n\tleaq (%[z],%[zs],8), %[z]\n\t"          \
-        "decq %[left]\n\tjnz 3b\n\t"                                                                              \
-        AX_TILES_SUMS(AX_TILES_STORE, BELOW, BESIDE)                                                              \
-        "addq $" bytes ", %[b]\n\taddq $" ahead ", %[sums]\n\tdecq %[column]\n\tjnz 2b\n\t"                       \
-        "subq %[zs], %[b]\n\tmovq %[y], %[a]\n\tsubq %[xs], %[a]\n\t" /* y is behind 16 rows and a row */         \
-        BELOW("leaq (%[a],%[xs],8), %[a]\n\tleaq (%[a],%[xs],8), %[a]\n\t"                                        \
-              "leaq (%[sums],%[zs],8), %[sums]\n\tleaq (%[sums],%[zs],8), %[sums]\n\t")                           \
-        "decq %[row]\n\tjnz 1b"                                                                                   \
-        : [a] "+r"(a), [b] "+r"(b), [sums] "+r"(sums), [row] "+r"(row), [column] "=&r"(column), [x] "=&r"(x),     \
-          [y] "=&r"(y), [z] "=&r"(z), [left] "=&r"(left)                                                          \
-        : [xs] "r"((long)depth), [zs] "r"(4L * n), [line] "r"(64L)                                                \
-        : "memory", "cc");                                                                                        \
+#define AX_TILES_PRODUCT(instruction, START, BELOW, BESIDE, rows, shift, bytes, ahead)                                \
+  {                                                                                                                   \
+    long x, y, z, left, column, row = m / rows;                                                                       \
+    __asm__ volatile(                                                                                                 \
+        "1:\n\tmovq %[zs], %[column]\n\tshrq $" shift ", %[column]\n"                                                 \
+        "2:\n\t" AX_TILES_SUMS(START, BELOW, BESIDE)                                                                  \
+        "movq %[a], %[x]\n\tleaq (%[a],%[xs],8), %[y]\n\tleaq (%[y],%[xs],8), %[y]\n\tmovq %[b], %[z]\n\t"            \
+        "movq %[xs], %[left]\n\tshrq $6, %[left]\n"                                                                   \
+        "3:\n\t" AX_TILES_LOAD("(%[z],%[zs],1)", "6") AX_TILES_LOAD("(%[x],%[xs],1)", "4")                            \
+        instruction " %%tmm6, %%tmm4, %%tmm0\n\t"                                                                     \
+        BESIDE(AX_TILES_LOAD("64(%[z],%[zs],1)", "7") instruction " %%tmm7, %%tmm4, %%tmm1\n\t")                      \
+        BELOW(AX_TILES_LOAD("(%[y],%[xs],1)", "5") instruction " %%tmm6, %%tmm5, %%tmm2\n\t")                         \
+        BELOW(BESIDE(instruction " %%tmm7, %%tmm5, %%tmm3\n\t"))                                                      \
+        "addq $64, %[x]\n\taddq $64, %[y]\n\tleaq (%[z],%[zs],8), %[z]\n\tleaq (%[z],%[zs],8), %[z]\n\t"              \
+        "decq %[left]\n\tjnz 3b\n\t"                                                                                  \
+        AX_TILES_SUMS(AX_TILES_STORE, BELOW, BESIDE)                                                                  \
+        "addq $" bytes ", %[b]\n\taddq $" ahead ", %[sums]\n\tdecq %[column]\n\tjnz 2b\n\t"                           \
+        "subq %[zs], %[b]\n\tmovq %[y], %[a]\n\tsubq %[xs], %[a]\n\t" /* y is behind 16 rows and a row */             \
+        BELOW("leaq (%[a],%[xs],8), %[a]\n\tleaq (%[a],%[xs],8), %[a]\n\t"                                            \
+              "leaq (%[sums],%[zs],8), %[sums]\n\tleaq (%[sums],%[zs],8), %[sums]\n\t")                               \
+        "decq %[row]\n\tjnz 1b"                                                                                       \
+        : [a] "+r"(a), [b] "+r"(b), [sums] "+r"(sums), [row] "+r"(row), [column] "=&r"(column), [x] "=&r"(x),         \
+          [y] "=&r"(y), [z] "=&r"(z), [left] "=&r"(left)                                                              \
+        : [xs] "r"((long)depth), [zs] "r"(4L * n), [line] "r"(64L)                                                    \
+        : "memory", "cc");                                                                                            \
   }
-#define AX_TILES_OF(instruction, START)                                                           \
-  if (m >= 32 && n >= 32)                                                                         \
-    AX_TILES_PRODUCT(instruction, START, AX_TILES_YES, AX_TILES_YES, 32, "7", "128", "2048")      \
-  else if (m >= 32)                                                                               \
-    AX_TILES_PRODUCT(instruction, START, AX_TILES_YES, AX_TILES_NO, 32, "6", "64", "1024")        \
-  else if (n >= 32)                                                                               \
-    AX_TILES_PRODUCT(instruction, START, AX_TILES_NO, AX_TILES_YES, 16, "7", "128", "2048")       \
-  else                                                                                            \
+#define AX_TILES_OF(instruction, START)                                                                               \
+  if (m >= 32 && n >= 32)                                                                                             \
+    AX_TILES_PRODUCT(instruction, START, AX_TILES_YES, AX_TILES_YES, 32, "7", "128", "2048")                          \
+  else if (m >= 32)                                                                                                   \
+    AX_TILES_PRODUCT(instruction, START, AX_TILES_YES, AX_TILES_NO, 32, "6", "64", "1024")                            \
+  else if (n >= 32)                                                                                                   \
+    AX_TILES_PRODUCT(instruction, START, AX_TILES_NO, AX_TILES_YES, 16, "7", "128", "2048")                           \
+  else                                                                                                                \
     AX_TILES_PRODUCT(instruction, START, AX_TILES_NO, AX_TILES_NO, 16, "6", "64", "1024")
-#define AX_TILES(name, instruction)                                                                               \
+#define AX_TILES(name, instruction)                                                                                   \
   __attribute__((noinline)) void name(__local const char* a, __local const char* b, __local char* sums, int m, int n, \
-                                      int depth, int zero) {                                                      \
-    if (zero) {                                                                                                   \
-      AX_TILES_OF(instruction, AX_TILES_ZERO)                                                                     \
-    } else {                                                                                                      \
-      AX_TILES_OF(instruction, AX_TILES_LOAD)                                                                     \
-    }                                                                                                             \
+                                      int depth, int zero) {                                                          \
+    if (zero) {                                                                                                       \
+      AX_TILES_OF(instruction, AX_TILES_ZERO)                                                                         \
+    } else {                                                                                                          \
+      AX_TILES_OF(instruction, AX_TILES_LOAD)                                                                         \
+    }                                                                                                                 \
   }
 AX_TILES(ax_tiles_bf16, "tdpbf16ps")
 AX_TILES(ax_tiles_i8, "tdpbssd")
