@@ -136,6 +136,40 @@ def test_out_is_written_resized_and_returned():
     assert_same([values, indices], list(torch.cummax(A, 1)))
 
 
+FILLED = {
+    "linspace": (torch.int32, lambda out: torch.linspace(0, 3, 4, out=out)),
+    "linspace of complex": (torch.complex64, lambda out: torch.linspace(0, 3j, 4, out=out)),
+    "logspace": (torch.int64, lambda out: torch.logspace(0, 3, 4, base=2, out=out)),
+    "range": (torch.float32, lambda out: torch.range(1, 4, out=out)),
+}
+
+
+@pytest.mark.parametrize(("dtype", "fill"), FILLED.values(), ids=FILLED)
+@pytest.mark.filterwarnings("ignore:torch.range is deprecated")
+def test_an_out_of_as_many_elements_keeps_its_shape_and_strides(dtype, fill):
+    """torch resizes it only where the number differs."""
+    wholes = []
+    for device in ("cpu", DEVICE):
+        whole = torch.zeros(2, 3, dtype=dtype, device=device)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message="An output with one or more elements was resized")
+            fill(whole[:, 1:])
+        wholes.append(whole)
+    assert_same_bits(wholes[1], wholes[0])
+
+
+def test_an_out_of_other_elements_is_resized_and_warned_of_once():
+    symmetric, outs = A @ A.t(), []
+    for device in ("cpu", DEVICE):
+        out = torch.zeros(2, 4, device=device)[:, ::2]
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            torch.linalg.eigvalsh(symmetric.to(device), out=out)
+        assert len([w for w in said if "was resized" in str(w.message)]) == 1
+        outs.append(out.cpu())
+    torch.testing.assert_close(outs[1], outs[0])
+
+
 def test_a_grown_out_keeps_its_storage_shared():
     out = torch.empty(0, device=DEVICE)
     alias = out.untyped_storage()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import warnings
 
 import pytest
 import torch
@@ -346,3 +347,16 @@ def test_dropout_keeps_its_share_and_its_gradient_its_mask():
 
 def test_every_operator_of_the_table_is_compiled():
     assert {registry.resolve(f"aten::{name}") for name in indexing.TABLE} == {"compiled"}
+
+
+@pytest.mark.not_simulated("it reads how many places a mask has")
+def test_a_mask_of_bytes_is_taken_and_warned_of_at_the_line_that_has_it():
+    x, mask = torch.arange(12.0, device=DEVICE).view(3, 4), torch.tensor([1, 0, 1], dtype=torch.uint8, device=DEVICE)
+    for turn in range(2):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            taken = x[mask]
+            x.index_put_((mask,), torch.ones((), device=DEVICE), accumulate=True)
+        near(taken, torch.arange(12.0).view(3, 4)[[0, 2]] + turn)
+        assert ["torch.uint8 is now deprecated" in str(w.message) for w in said] == [True, True]
+        assert all(w.filename == __file__ for w in said)

@@ -123,3 +123,19 @@ def test_fused_sgd_steps_as_in_f64(size, options, dtype):
         found.append(p.detach().cpu().double())
     eps = torch.finfo(dtype).eps
     torch.testing.assert_close(found[1], found[0], rtol=8 * eps, atol=8 * eps)
+
+
+@pytest.mark.parametrize("shape", [(3, 400_000), (1_300_000,), (2, 5000)], ids=str)
+def test_running_sums_do_not_drift(shape):
+    """Their error does not grow with what was rounded before: a few units in the last place of the largest."""
+    x = torch.randn(shape) * 100
+    want = x.double().cumsum(-1)
+    got = x.to(DEVICE).cumsum(-1).cpu().double()
+    assert (got - want).abs().max() <= want.abs().max() * 3 * 2.0**-24
+
+
+def test_running_sums_past_an_infinity_are_the_cpus():
+    x = torch.ones(50_000)
+    x[20_000] = float("inf")
+    x[40_000] = -float("inf")
+    torch.testing.assert_close(x.to(DEVICE).cumsum(0).cpu(), x.cumsum(0), equal_nan=True)

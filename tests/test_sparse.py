@@ -217,6 +217,42 @@ def test_no_call_of_the_host(matrix, name, dtype):
     near(got, want, name, {torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float64: 1e-10}[dtype])
 
 
+COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
+
+def parts(t: torch.Tensor) -> list[torch.Tensor]:
+    by_rows = t.layout in (torch.sparse_csr, torch.sparse_bsr)
+    indices = (t.crow_indices(), t.col_indices()) if by_rows else (t.ccol_indices(), t.row_indices())
+    return [x.cpu() for x in (*indices, t.values())]
+
+
+@VALUES
+@pytest.mark.parametrize("shape", [(8, 12), (2, 3, 8, 12), (0, 6), (6, 0)], ids=str)
+@pytest.mark.parametrize("source", COMPRESSED, ids=str)
+def test_matrices_are_compressed_along_the_other_dimension(source, shape):
+    """Or in blocks; alone, in batches, of dense rests; by every operator that says so."""
+    target = COMPRESSED[COMPRESSED.index(source) ^ 1]
+    blocks = {"blocksize": (2, 3)} if COMPRESSED.index(source) > 1 else {}
+    dense = torch.zeros(*shape, 2) if len(shape) == 2 else torch.zeros(shape)
+    for matrix in dense.view(-1, *dense.shape[len(shape) - 2 :]) if dense.numel() else ():
+        rows, columns = (torch.randperm(n)[:4] for n in shape[-2:])
+        matrix[rows, columns] = torch.randn(4, *matrix.shape[2:])
+        matrix[rows, columns.roll(1)] = 1.0
+    if blocks and len(shape) > 2:  # as many blocks in each
+        dense = torch.randn(shape) * (torch.arange(12) % 6 < 3)
+    rest = dense.dim() - len(shape) or None
+    name = f"to_{str(target).removeprefix('torch.')}"
+    for convert in (
+        lambda t: t.to_sparse(layout=target, **blocks),
+        lambda t: getattr(t, name)(*blocks.values()),
+    ):
+        compressed = dense.to_sparse(layout=source, **blocks, dense_dim=rest)
+        want, got = convert(compressed), convert(compressed.to("xpu"))
+        assert got.layout == target and got.device.type == "xpu"
+        for a, b in zip(parts(got), parts(want), strict=True):
+            assert a.dtype == b.dtype and torch.equal(a, b)
+
+
 @VALUES
 @pytest.mark.parametrize("optimizer", [torch.optim.SparseAdam, torch.optim.SGD, torch.optim.Adagrad])
 def test_sparse_gradients_of_an_embedding_train_it(optimizer):

@@ -338,6 +338,29 @@ def test_join_split_cat_reshape_permute_gather(n, options):
 
 
 @triton.jit
+def pairs_kernel(x, y, o, M: tl.constexpr, N: tl.constexpr, SHIFTED: tl.constexpr):
+    i, j = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :], tl.arange(0, 2 * N)
+    a, b = tl.load(x + i), tl.load(y + i)
+    both = tl.reshape(tl.join(a, b), (M, 2 * N))
+    if SHIFTED:  # read by other lanes than have written it
+        both = tl.reshape(tl.permute(tl.reshape(both, (M, N, 2)), (0, 2, 1)), (M, 2 * N))
+    tl.store(o + tl.arange(0, M)[:, None] * 2 * N + j[None, :], both)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.bfloat16, torch.float32, torch.int64],
+                         ids=str)  # fmt: skip
+@pytest.mark.parametrize("shape", [(1, 16), (4, 32), (2, 8), (64, 64)], ids=str)
+@pytest.mark.parametrize("shifted", [False, True])
+@pytest.mark.parametrize("options", WARPS, ids=["cpu", "warps"])
+def test_rows_that_are_joined_lie_between_each_other(dtype, shape, shifted, options):
+    m, n = shape
+    x, y = random((m, n), dtype), random((m, n), dtype)
+    o = torch.zeros(m, 2 * n, dtype=dtype)
+    launch(pairs_kernel, (1,), x, y, o, M=m, N=n, SHIFTED=shifted, **options)
+    assert torch.equal(o, torch.cat([x, y], 1) if shifted else torch.stack([x, y], 2).view(m, 2 * n))
+
+
+@triton.jit
 def masked_kernel(x, o, mask, B: tl.constexpr):
     i = tl.arange(0, B)
     m = tl.load(mask + i) != 0

@@ -195,3 +195,32 @@ def test_a_process_that_may_not_use_tiles_finds_no_code_that_does(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setenv("CL_CONFIG_CPU_TARGET_ARCH", "core-avx2")  # whose compiler knows other instructions
     assert not processor.tiles() and not processor.long_vectors() and key() != allowed
+
+
+@triton.jit
+def unpacked_kernel(words, b, o, M: tl.constexpr, N: tl.constexpr, WRITTEN: tl.constexpr):
+    """Each word has eight numbers of 4 bits, of which bfloat16 is made by putting 128 before them."""
+    m, n, i = tl.arange(0, M), tl.arange(0, N), tl.arange(0, 16)
+    k = tl.arange(0, 128)
+    w = tl.load(words + m[:, None] * 16 + i[None, :])
+    pairs = ((w[:, None, :] >> (tl.arange(0, 4) * 4)[None, :, None]) & 0x000F000F) | 0x43004300
+    a = tl.reshape(tl.join(pairs.to(tl.int16), (pairs >> 16).to(tl.int16)), [M, 128]).to(tl.bfloat16, bitcast=True)
+    sums = tl.dot(a, tl.load(b + k[:, None] * N + n[None, :]))
+    if WRITTEN:  # wanted once more, after the product
+        tl.store(o + m[:, None] * 128 + k[None, :], a.to(tl.float32) + tl.sum(sums) * 0)
+    else:
+        tl.store(o + m[:, None] * N + n[None, :], sums)
+
+
+@pytest.mark.parametrize("m", [16, 64])
+@pytest.mark.parametrize("n", [16, 32])
+def test_an_operand_is_unpacked_from_words(m, n):
+    numbers_of = torch.randint(0, 16, (m, 16, 8))
+    words = (numbers_of << (4 * torch.arange(8))).sum(-1).to(torch.int32)
+    a = (128 + numbers_of.view(m, 16, 2, 4).permute(0, 3, 1, 2).reshape(m, 128)).double()
+    b = numbers(128, n)
+    sums, written = torch.zeros(m, n), torch.zeros(m, 128)
+    launch(unpacked_kernel, (1,), words, b, sums, M=m, N=n, WRITTEN=False)
+    launch(unpacked_kernel, (1,), words, b, written, M=m, N=n, WRITTEN=True)
+    assert torch.equal(sums.double(), a @ b.double())
+    assert torch.equal(written.double(), a)

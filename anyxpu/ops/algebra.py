@@ -72,7 +72,7 @@ def renorm(self: Tensor, p: Number, dim: int, maxnorm: Number) -> Any:
     """aten::renorm: slices along ``dim`` whose p-norm is above ``maxnorm`` scaled down to it."""
     if self.dtype not in _FLOATS or self.dim() < 2 or not -self.dim() <= dim < self.dim() or self.numel() == 0:
         return NotImplemented
-    if isinstance(p, complex) or isinstance(maxnorm, complex) or p <= 0 or maxnorm < 0:
+    if isinstance(p, complex) or isinstance(maxnorm, complex) or not p > 0 or not maxnorm >= 0:
         return NotImplemented
     others = [d for d in range(self.dim()) if d != dim % self.dim()]
     wide = torch.float32 if self.dtype in _NARROW else None

@@ -366,7 +366,7 @@ def multinomial(
 
 def exponential_(x: Tensor, lambd: float = 1.0, *, generator: torch.Generator | None = None) -> Any:
     """aten::exponential_: numbers of the exponential distribution of rate ``lambd``."""
-    if x.dtype not in _FLOATS or lambd <= 0:
+    if x.dtype not in _FLOATS or not lambd > 0:
         return NotImplemented
     wide = torch.float32 if x.dtype in _NARROW else x.dtype
     drawn = torch.empty(x.shape, dtype=wide, device=x.device).uniform_(generator=generator)

@@ -26,7 +26,7 @@ def _uniform(x: Tensor, generator: Generator | None, dtype: torch.dtype | None =
 
 def cauchy_(self: Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: Generator | None = None) -> Any:
     """aten::cauchy_: numbers of the Cauchy distribution."""
-    if self.dtype not in _FLOATS or sigma <= 0:
+    if self.dtype not in _FLOATS or not sigma > 0:
         return NotImplemented
     return self.copy_(torch.tan((_uniform(self, generator) - 0.5) * math.pi) * sigma + median)
 
@@ -44,7 +44,7 @@ def geometric_(self: Tensor, p: float, *, generator: Generator | None = None) ->
 
 def log_normal_(self: Tensor, mean: float = 1.0, std: float = 2.0, *, generator: Generator | None = None) -> Any:
     """aten::log_normal_: exponentials of normal numbers."""
-    if self.dtype not in _FLOATS or std <= 0:
+    if self.dtype not in _FLOATS or not std > 0:
         return NotImplemented
     wide = torch.float32 if self.dtype in _NARROW else self.dtype
     drawn = torch.empty(self.shape, dtype=wide, device=self.device).normal_(mean, std, generator=generator)
@@ -57,7 +57,8 @@ def normal(mean: Any, std: Any = 1.0, *, generator: Generator | None = None) -> 
     like = tensors[0]
     if any(t.dtype not in _FLOATS or t.dtype != like.dtype or t.device != like.device for t in tensors):
         return NotImplemented
-    if bool((std < 0).any()) if isinstance(std, Tensor) and std.numel() else not isinstance(std, Tensor) and std < 0:
+    wrong = not std >= 0 if not isinstance(std, Tensor) else bool((std < 0).any()) if std.numel() else False
+    if wrong:
         return NotImplemented  # for torch's own words
     try:
         shape = torch.broadcast_shapes(*(t.shape for t in tensors))

@@ -1,4 +1,4 @@
-"""What is said of an operator that the host served: a warning at the line of the program that called it."""
+"""What is said at the line of the program that called an operator: that the host served it, what it is warned of."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ def ran_on_the_host(name: str) -> None:
         f"anyxpu: {name} {why}. This is said once an operator; `anyxpu ops` lists how each is served, and "
         "anyxpu.ops.counters() how often."
     )
+    warn(said)
+
+
+def warn(said: str) -> None:
+    """Warn at the line of the program that called an operator."""
     frame = _caller()
     if frame is None:  # a thread without a program's frames, as autograd's
         warnings.warn(said, UserWarning, stacklevel=2)

@@ -22,6 +22,9 @@ TABLES: dict[str, dict[str, str]] = {
         "bmm.out": "sparse.bmm_out",
     },
     "SparseCsrXPU": {
+        "_to_sparse": "sparse.to_sparse",
+        "_to_sparse_bsc": "sparse.to_sparse_bsc",
+        "_to_sparse_bsr": "sparse.to_sparse_bsr",
         "_to_sparse_csr": "sparse.to_sparse_csr",
         "_to_sparse_csc": "sparse.to_sparse_csc",
         "addmm.out": "sparse.addmm_out",

@@ -84,7 +84,7 @@ def uniform_(self: Tensor, low: float = 0.0, high: float = 1.0, *, generator: Ge
 
 def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Generator | None = None) -> Any:
     """aten::normal_: floats of the normal distribution; each part of a complex number has half of the variance."""
-    if std < 0:
+    if not std >= 0:
         return NotImplemented
     if self.is_complex():
         normal_(torch.view_as_real(self), mean, std / math.sqrt(2), generator=generator)

@@ -24,23 +24,39 @@ def _joined(before, block, PRODUCT: tl.constexpr):
 
 
 @triton.jit
+def _added(a, b):
+    """The sum of floats, and what its rounding lost (Knuth, "The Art of Computer Programming", 4.2.2)."""
+    total = a + b
+    of_b = total - a
+    lost = (a - (total - of_b)) + (b - of_b)
+    return total, tl.where(lost == lost, lost, 0)  # of infinities nothing
+
+
+@triton.jit
 def rows(
     x, out, A, N, B,
     PRODUCT: tl.constexpr, OP: tl.constexpr, R: tl.constexpr, L: tl.constexpr,
 ):  # fmt: skip
-    """Of R rows a program, L numbers at a time; B is 1."""
+    """Of R rows a program, L numbers at a time; B is 1. Sums of floating-point numbers lose nothing from one L to the
+    next.
+    """
+    COMPENSATED: tl.constexpr = OP.is_floating() and not PRODUCT
     row = tl.program_id(0) * R + tl.arange(0, R)[:, None]
     at = row.to(tl.int64) * N
     before = tl.full((R, 1), 1 if PRODUCT else 0, OP)
+    lost = tl.zeros((R, 1), OP)  # by rounding what comes before, of floating-point sums
     for start in range(0, N, L):
         lane = start + tl.arange(0, L)[None, :]
         inside = rows_inside(lane < N, row, A, R)
         value = tl.load(x + at + lane, mask=inside, other=1 if PRODUCT else 0).to(OP)
-        made = _joined(before, tl.associative_scan(value, 1, _multiplied) if PRODUCT else tl.cumsum(value, 1), PRODUCT)
+        scanned = tl.associative_scan(value, 1, _multiplied) if PRODUCT else tl.cumsum(value, 1)
+        made = _joined(before, scanned + lost if COMPENSATED else scanned, PRODUCT)
         tl.store(out + at + lane, made.to(out.dtype.element_ty), mask=inside)
         last = tl.arange(0, L)[None, :] == L - 1
         if PRODUCT:
             before = tl.sum(tl.where(last, made, tl.zeros((R, L), OP)), 1, keep_dims=True)
+        elif COMPENSATED:
+            before, lost = _added(before, tl.sum(value, 1, keep_dims=True) + lost)
         else:
             before = before + tl.sum(value, 1, keep_dims=True)
 

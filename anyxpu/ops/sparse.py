@@ -6,6 +6,7 @@ copies, or raise what CPU torch raises.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -138,28 +139,78 @@ def sparse_mask(self: Tensor, mask: Tensor) -> Any:
     return _coo(self, indices.clone(), self[tuple(indices)], mask.is_coalesced())
 
 
+def to_sparse(
+    self: Tensor,
+    *,
+    layout: torch.layout | None = None,
+    blocksize: Sequence[int] | None = None,
+    dense_dim: int | None = None,
+) -> Any:
+    """aten::_to_sparse of a compressed tensor; ATen's code lacks the layout compressed along the other dimension."""
+    if _TURNED.get(self.layout) == layout:
+        return _turned(self, layout, blocksize, dense_dim)
+    if layout in (torch.sparse_bsr, torch.sparse_bsc):
+        return NotImplemented
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.SparseCsrCPU)
+    return torch.ops.aten._to_sparse.default.redispatch(
+        keys, self, layout=layout, blocksize=blocksize, dense_dim=dense_dim
+    )
+
+
 def to_sparse_csr(self: Tensor, dense_dim: int | None = None) -> Any:
     """aten::_to_sparse_csr of a CSR or CSC tensor."""
-    return self.clone() if self.layout is torch.sparse_csr else _turned(self, dense_dim)
+    return self.clone() if self.layout is torch.sparse_csr else _turned(self, torch.sparse_csr, None, dense_dim)
 
 
 def to_sparse_csc(self: Tensor, dense_dim: int | None = None) -> Any:
     """aten::_to_sparse_csc of a CSR or CSC tensor."""
-    return self.clone() if self.layout is torch.sparse_csc else _turned(self, dense_dim)
+    return self.clone() if self.layout is torch.sparse_csc else _turned(self, torch.sparse_csc, None, dense_dim)
 
 
-def _turned(self: Tensor, dense_dim: int | None) -> Any:
-    """The same matrix compressed along its other dimension."""
-    from_csr = self.layout is torch.sparse_csr
-    if dense_dim or self.dim() != 2 or not (from_csr or self.layout is torch.sparse_csc) or self.values().dim() != 1:
+def to_sparse_bsr(self: Tensor, blocksize: Sequence[int], dense_dim: int | None = None) -> Any:
+    """aten::_to_sparse_bsr of a BSC tensor."""
+    return _turned(self, torch.sparse_bsr, blocksize, dense_dim)
+
+
+def to_sparse_bsc(self: Tensor, blocksize: Sequence[int], dense_dim: int | None = None) -> Any:
+    """aten::_to_sparse_bsc of a BSR tensor."""
+    return _turned(self, torch.sparse_bsc, blocksize, dense_dim)
+
+
+_TURNED = {
+    torch.sparse_csr: torch.sparse_csc,
+    torch.sparse_csc: torch.sparse_csr,
+    torch.sparse_bsr: torch.sparse_bsc,
+    torch.sparse_bsc: torch.sparse_bsr,
+}
+
+
+def _turned(self: Tensor, layout: torch.layout | None, blocksize: Sequence[int] | None, dense_dim: int | None) -> Any:
+    """The same matrices (or of blocks), compressed along their other dimension."""
+    if (
+        layout is None
+        or _TURNED.get(self.layout) != layout
+        or (dense_dim is not None and dense_dim != self.dense_dim())
+    ):
         return NotImplemented
-    begin, plain = (self.crow_indices(), self.col_indices()) if from_csr else (self.ccol_indices(), self.row_indices())
-    narrow = begin.dtype is torch.int32
-    along = torch._convert_indices_from_csr_to_coo(begin, plain, out_int32=narrow)[0]
-    plain, order = torch.sort(plain, stable=True)  # those along come in order already
-    begin = torch._convert_indices_from_coo_to_csr(plain, self.shape[1 if from_csr else 0], out_int32=narrow)
-    layout = torch.sparse_csc if from_csr else torch.sparse_csr
-    return _compressed(layout, begin, along[order], self.values()[order], self.shape)
+    by_rows = self.layout in (torch.sparse_csr, torch.sparse_bsr)
+    begin, plain = (self.crow_indices(), self.col_indices()) if by_rows else (self.ccol_indices(), self.row_indices())
+    values, batch = self.values(), plain.shape[:-1]
+    blocks = self.layout in (torch.sparse_bsr, torch.sparse_bsc)
+    block = values.shape[len(batch) + 1 :][:2] if blocks else (1, 1)
+    if blocksize and tuple(blocksize) != tuple(block):
+        return NotImplemented
+    across = self.shape[len(batch) + by_rows] // block[by_rows]
+    lines, entries = begin.shape[-1] - 1, plain.shape[-1]
+    many = prod(batch)
+    line = torch.arange(lines, dtype=plain.dtype, device=self.device).repeat(many)
+    line = torch.repeat_interleave(line, begin.diff().reshape(-1), output_size=many * entries).view(plain.shape)
+    plain, order = torch.sort(plain, dim=-1, stable=True)  # those of a line come in order already
+    starts = torch.arange(across + 1, dtype=plain.dtype, device=self.device).expand(*batch, across + 1)
+    begin = torch.searchsorted(plain.contiguous(), starts.contiguous(), out_int32=plain.dtype is torch.int32)
+    flat = values.reshape(many, entries, *values.shape[len(batch) + 1 :])
+    moved = flat[torch.arange(many, device=self.device)[:, None], order.view(many, entries)]
+    return _compressed(layout, begin, line.gather(-1, order), moved.view(values.shape), self.shape)
 
 
 # --- products ---------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from anyxpu.ops import launching, whole
+from anyxpu.ops import launching, notice, whole
 
 _INDICES = (torch.int64, torch.int32, torch.int16, torch.int8)
 _TYPES = {torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8"}
@@ -128,6 +128,10 @@ def _as_one(indices: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
     return at
 
 
+_OF_BYTES = "indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead."
+"""ATen's words, which programs filter by."""
+
+
 def _taken(self: Tensor, indices: Sequence[Tensor | None]) -> _Taken | None:
     given: list[Tensor | None] = []
     for each in indices:
@@ -168,6 +172,9 @@ def _taken(self: Tensor, indices: Sequence[Tensor | None]) -> _Taken | None:
     shape = [*before, *made[0].shape, *after]
     if prod(shape) > whole.MOST or (0 in sizes and prod(shape) > 0):
         return None
+    for each in indices:
+        if each is not None and each.dtype is torch.uint8:
+            notice.warn(_OF_BYTES)
     return _Taken(source, made, shape, first, prod(before), made[0].numel(), prod(after), sizes, steps)
 
 

@@ -7,14 +7,13 @@ that is still being built); the host then computes it, or raises what CPU torch 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from anyxpu.ops import launching, whole
+from anyxpu.ops import launching, notice, whole
 from anyxpu.ops.current_device import current
 
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -83,10 +82,9 @@ def _made(name: str, x: Tensor, dim: Sequence[int] | None, correction: float | N
         if made is NotImplemented:
             return NotImplemented
     if divisor <= 0:
-        warnings.warn(
+        notice.warn(
             f"{name}(): degrees of freedom is <= 0. Correction should be strictly less than the reduction factor (input"
-            " numel divided by output numel).",
-            stacklevel=2,
+            " numel divided by output numel)."
         )
     kept = [1 if d in dims else size for d, size in enumerate(x.shape)]
     shape = kept if keepdim else [size for d, size in enumerate(x.shape) if d not in dims]

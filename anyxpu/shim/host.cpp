@@ -162,7 +162,7 @@ bool is_written(const std::string& op, const c10::Argument& argument) {
          listed(kWrittenUnsaid, op, argument.name());
 }
 
-// Whether the operator gets an empty tensor for this one, which it only writes. Many CPU kernels write an `out` whose
+// Whether the operator gets memory of its own for this one, which it only writes. Many CPU kernels write an `out` whose
 // memory is laid out otherwise than that of a result of their own, or is an argument's too, wrongly or beyond its end.
 bool wants_fresh(const c10::OperatorHandle& op, const std::string& name, const c10::Argument& declared,
                  const Tensor& out, at::ArrayRef<IValue> given) {

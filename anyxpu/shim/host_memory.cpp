@@ -113,7 +113,7 @@ Tensor HostMemory::host(const Tensor& tensor) {
 
 Tensor HostMemory::fresh(const Tensor& tensor) {
   at::assert_no_internal_overlap(tensor);
-  Tensor twin = at::empty({0}, tensor.options().device(c10::kCPU));
+  Tensor twin = at::empty(tensor.sizes(), tensor.options().device(c10::kCPU));
   written_twins_.push_back({tensor, twin, 0});
   return twin;
 }
@@ -142,8 +142,10 @@ void HostMemory::close_twin(const Twin& twin) {
   auto* impl = twin.device.unsafeGetTensorImpl();
   if (!twin.host.storage().is_alias_of(region.host)) {
     Tensor target = twin.device;
-    if (at::native::resize_output(target, twin.host.sizes()) && twin.host.is_non_overlapping_and_dense())
-      impl->set_sizes_and_strides(twin.host.sizes(), twin.host.strides());
+    if (target.sizes() != twin.host.sizes()) {  // of which the operator has warned
+      target.resize_(twin.host.sizes());
+      if (twin.host.is_non_overlapping_and_dense()) impl->set_sizes_and_strides(twin.host.sizes(), twin.host.strides());
+    }
     copy_tensor(target, twin.host, /*non_blocking=*/false);
     return;
   }

@@ -15,7 +15,7 @@ namespace anyxpu {
 //   use(tensor, written) for every argument   which bytes are needed
 //   open()                                     waits for the stream; copies where the host cannot reach
 //   host(tensor)                               its CPU twin; twins share memory as their originals do
-//   fresh(tensor)                              instead: an empty CPU tensor, for what is only written
+//   fresh(tensor)                              instead: CPU memory of its own, for what is only written
 //   ... the CPU kernel runs ...
 //   close()                                    carries back what was written or resized
 //   result(tensor, op)                         the xpu tensor of what the kernel returned

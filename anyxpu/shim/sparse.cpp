@@ -62,8 +62,9 @@ const std::set<std::string> kLoopsOfCompressed = {"_to_sparse_bsc",
 const std::set<std::string> kElsewhereOfCoo = {"bmm",       "bmm.out", "_coalesce",  "_pin_memory",
                                                "add.out",   "addmm",   "addmm.out",  "addmm_",
                                                "is_pinned", "mul.out", "sparse_mask"};
-const std::set<std::string> kElsewhereOfCompressed = {"_to_sparse_csc", "_to_sparse_csr", "_pin_memory", "addmm.out",
-                                                      "addmv.out",      "is_pinned",      "sparse_mask"};
+const std::set<std::string> kElsewhereOfCompressed = {
+    "_to_sparse",  "_to_sparse_bsc", "_to_sparse_bsr", "_to_sparse_csc", "_to_sparse_csr",
+    "_pin_memory", "addmm.out",      "addmv.out",      "is_pinned",      "sparse_mask"};
 
 template <DispatchKey key>
 void serve(torch::Library& library, const std::set<std::string>& loops, const std::set<std::string>& elsewhere) {

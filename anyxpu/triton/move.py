@@ -101,7 +101,7 @@ def _transposed(e: Emitter, source: Value, layout: Layout, first: int) -> Value:
     """As :func:`turn`, of all lanes' bits and those of registers from ``first`` on."""
     e.flush()
     registers, held = e.layout(source).registers, e.tensors[source]
-    if not (isinstance(held, Array) and held.item == f" * {e.lanes} + item"):
+    if not (isinstance(held, Array) and held.item == items(e)):
         held = e.declare(source.element, registers, indexed=True)
         with e.loop(registers) as loop:
             e.line(f"{held.element(loop.counter)} = {loop.value(source)};")
@@ -269,7 +269,61 @@ def _join(e: Emitter, op: Op) -> None:
     if in_registers and maps[0] is not None and maps[0] == maps[1]:
         e.tensors[op.result] = Join((op.operands[0], op.operands[1]), choosers[0], maps[0])
         return
+    if _pair(e, op):
+        return
     _interleave(e, op, [lambda offset: f"2 * {offset}", lambda offset: f"2 * {offset} + 1"])
+
+
+def is_in_rows(e: Emitter, layout: Layout) -> bool:
+    """Whether all elements of a tensor are in row-major order where it is held in local memory."""
+    reg = tuple(e.lanes << i for i in range(log2(layout.registers)))
+    return e.warps == 1 and layout.reg == reg and layout.lane == tuple(1 << i for i in range(log2(e.lanes)))
+
+
+def items(e: Emitter) -> str:
+    """How :class:`Array` completes an index, where each lane has its own elements."""
+    return f" * {e.lanes * e.warps} + item"
+
+
+def _pair(e: Emitter, op: Op) -> bool:
+    """A join of operands that lie alike, lane beside lane, as words of two elements, which a CPU writes without gaps.
+
+    Where the result has its own elements lane beside lane as well, row after row, they are those words.
+    """
+    left, right = op.operands
+    layout, wanted, c = e.layout(left), e.layout(op.result), tables.storage_type(op.result.element)
+    in_turn = tuple(1 << i for i in range(log2(e.lanes)))
+    if not e.outer or e.warps > 1 or c not in _WORDS or layout.lane != in_turn or e.layout(right) != layout:
+        return False
+    if wanted.registers <= UNROLL_LIMIT:  # written out, such words and what is read of them end Intel's compiler
+        return False
+    e.flush()
+    size, registers = tensor_type(op.result).size, wanted.registers
+    bits, word = _WORDS[c]
+    whole = is_in_rows(e, wanted)
+    out = e.declare(op.result.element, registers, indexed=whole)
+    s = out.name if whole and out.item else e.local(op.result.element, size)
+    with e.loop(layout.registers) as loop:
+        low, high = (f"as_{bits}(({c}){loop.value(o)})" for o in op.operands)
+        place = f"((__local {word}*){s})[{loop.offset(layout)}]"
+        e.line(f"{place} = ({word})(({word}){low} | ({word}){high} << {8 * size_of(c)});")
+    e.barrier()
+    if s != out.name:
+        with e.loop(registers) as loop:
+            e.line(f"{out.element(loop.counter)} = {s}[{loop.offset(wanted)}];")
+        e.barrier()
+    e.tensors[op.result] = out
+    return True
+
+
+_WORDS = {
+    "char": ("uchar", "ushort"),
+    "uchar": ("uchar", "ushort"),
+    "short": ("ushort", "uint"),
+    "int": ("uint", "ulong"),
+    "float": ("uint", "ulong"),
+}
+"""C types: what their bits are, and a word of two of them."""
 
 
 def _interleave(e: Emitter, op: Op, places: list[Callable[[str], str]]) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from anyxpu.triton import layout as layouts
 from anyxpu.triton import move, outer, tables
-from anyxpu.triton.elements import Array, Loop, Splat
+from anyxpu.triton.elements import Array, Loop, Splat, View
 from anyxpu.triton.emit import Emitter
 from anyxpu.triton.ir import Encoding, Op, Scalar, Value, blocks
 from anyxpu.triton.layout import BitMap, Layout, flat, log2, unflat
@@ -198,6 +198,8 @@ def _operand(e: Emitter, v: Value) -> _Operand:
             turned = True
         elif op.name == "arith.truncf" and rounded is None and not isinstance(e.tensors.get(v), Array):
             rounded = op
+        elif op.name == "tt.bitcast" and rounded is None and not isinstance(e.tensors.get(v), Array):
+            pass  # an element's bits are what is read
         elif op.name != "ttg.convert_layout":
             break
         v = op.operands[0]
@@ -261,10 +263,20 @@ def _for_all(e: Emitter, function: str, source: str, target: str, others: str) -
 
 def _rows(e: Emitter, operand: _Operand, layout: Layout, form: Form) -> str:
     """The elements row-major, as the layout has rows."""
+    held, registers = e.elements(operand.source), layout.registers
+    while isinstance(held, View) and held.map == layouts.identity(registers):
+        held = e.elements(held.source)
+    if isinstance(held, Array) and operand.rounded is None and _is_there(e, held, layout, form):
+        return held.name
     name = e.array(form.held, move.tensor_type(operand.source).size)
-    with e.loop(layout.registers) as loop:
+    with e.loop(registers) as loop:
         e.line(f"{name}[{loop.offset(layout)}] = ({form.held}){operand.element(e, loop)};")
     return name
+
+
+def _is_there(e: Emitter, held: Array, layout: Layout, form: Form) -> bool:
+    """Whether an array's elements lie in local memory as they are to lie there."""
+    return held.item == move.items(e) and tables.storage_type(held.type) == form.held and move.is_in_rows(e, layout)
 
 
 def _words(e: Emitter, operand: _Operand, layout: Layout, shape: tuple[int, ...], form: Form) -> str:
