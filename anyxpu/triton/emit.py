@@ -278,9 +278,30 @@ class Emitter:
 
     def flush(self) -> None:
         """Print every waiting op."""
-        ops, self.pending = self.pending, []
+        ops, self.pending = self._small_loads_first(self.pending), []
         while ops:
             ops = self._print_loop(ops)
+
+    def _small_loads_first(self, ops: list[Op]) -> list[Op]:
+        """Those before, of ops that wait, that have fewer registers than the first: loads, and what they are made of.
+
+        A loop of the others then has their values, as of a row's factor, where without them it would have to end and
+        keep all that it has loaded.
+        """
+        if not any(op.name == "tt.load" and self.registers(op) < self.registers(ops[0]) for op in ops[1:]):
+            return ops
+        waiting = {r for op in ops for r in op.results}
+        early: dict[Op, None] = {}
+        made: set[Value] = set()
+        for op in ops:
+            plain = op.name in tables.ELEMENTWISE or (op.name == "tt.load" and "looked_up" not in op.attrs)
+            if not plain:
+                break  # it may change what is read behind it
+            sources = {leaf for v in op.operands for leaf, _ in self.sources(v, waiting)} & waiting
+            if self.registers(op) < self.registers(ops[0]) and sources <= made:
+                early[op] = None
+                made.update(op.results)
+        return [*early, *(op for op in ops if op not in early)]
 
     def _print_loop(self, ops: list[Op]) -> list[Op]:
         """Print one loop with as many of ``ops`` as fit; return the others."""
