@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import anyxpu.ops
-from anyxpu import simulate
+from anyxpu import processor, simulate
 from anyxpu.onednn.weight_only import Weight
+from anyxpu.ops import weight_only
 from anyxpu.ops.weight_only import dequantized
 
 pytestmark = pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device")
@@ -52,6 +53,29 @@ def test_four_bits(rows, dtype):
             x = torch.randn(rows, k, dtype=dtype)
             operands = (x.xpu(), packed, group, scales.xpu(), points.xpu())
             check(aten._weight_int4pack_mm_with_scales_and_zeros(*operands), x.double() @ meant.t(), dtype)
+
+
+@pytest.mark.skipif(not processor.tiles(), reason="this CPU has no tile registers of bfloat16")
+@pytest.mark.parametrize("rows", [5, 16, 17, 32])
+@pytest.mark.parametrize(("n", "group"), [(64, 128), (77, 256), (16, 768)])
+@pytest.mark.parametrize("points", [True, False])
+def test_four_bits_are_unpacked_for_instructions_of_bfloat16(rows, n, group, points):
+    """Nearer to f64 than bfloat16 tells apart, even where the activations' sum is large beside what is to come out."""
+    k = 768
+    (pairs, scales, zeros), meant = four_bits(n, k, group, torch.bfloat16)
+    if not points:
+        zeros.zero_()
+        meant = (pairs[:, :, None] >> torch.tensor([0, 4], dtype=torch.uint8) & 15).view(n, k // group, group).double()
+        meant = (meant * scales.double().t()[:, :, None]).view(n, k)
+    x = (torch.randn(rows, k) + 1).bfloat16()
+    weight = Weight(
+        aten._convert_weight_to_int4pack(pairs.xpu(), 8), scales.xpu(), zeros.xpu() if points else None, group
+    )
+    assert weight_only._goes_by_tiles(x.xpu(), weight)
+    got = weight_only._product(x.xpu(), weight)
+    want = x.double() @ meant.t()
+    assert got.shape == (rows, n) and got.is_contiguous()
+    torch.testing.assert_close(got.cpu().double(), want, rtol=2**-8, atol=float(want.abs().max()) * 2**-10)
 
 
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from anyxpu.onednn.weight_only import Weight, product
 from anyxpu.ops.current_device import current
+from anyxpu.processor import tiles
 from anyxpu.runtime.vectors import has_short_vectors
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
@@ -28,6 +29,10 @@ _TURNS = 8
 """How often a program of it does so."""
 
 
+MOST_ROWS_BY_TILES = 32
+"""Of bfloat16 by a weight of 4 bits, where that has instructions."""
+_CHUNK, _BLOCK = 128, 32
+"""Numbers of a row that it multiplies at once, and rows of the weight."""
 _PACKED = (torch.int32, torch.uint32, torch.uint8)
 _GROUPS = (16, 32, 64, 128, 256)
 
@@ -228,8 +233,35 @@ def _product(source: Tensor, weight: Weight) -> Tensor:
     source = source.contiguous()
     if source.shape[0] <= _few(weight) and not depth * weight.bits % 32 and _on_cpu(source.get_device()):
         return few_rows(source, weight)
+    if _goes_by_tiles(source, weight):
+        return _by_tiles(source, weight)
     result: Any = product(source, weight)
     return source @ dequantized(weight, source.dtype).t() if result is NotImplemented else result
+
+
+def _goes_by_tiles(source: Tensor, weight: Weight) -> bool:
+    """Whether a weight of 4 bits had better be multiplied by bfloat16's instructions as it is unpacked."""
+    if weight.bits != 4 or source.dtype != torch.bfloat16 or source.shape[0] > MOST_ROWS_BY_TILES:
+        return False
+    whole = weight.shape[1] % _CHUNK == 0 and weight.group % _CHUNK == 0
+    return whole and tiles() and _on_cpu(source.get_device())
+
+
+def _by_tiles(source: Tensor, weight: Weight) -> Tensor:
+    """``source @ weight.t()``, both as :func:`_goes_by_tiles` wants them, the source contiguous."""
+    from anyxpu.ops import weight_tiles_kernels as kernels  # Triton, which `import torch` does without
+
+    (m, depth), rows = source.shape, weight.shape[0]
+    many = max(16, 1 << (m - 1).bit_length())
+    x, result = source.new_empty(many, depth), source.new_empty(m, rows)
+    sums = torch.empty(depth // _CHUNK, many, dtype=torch.float32, device=source.device)
+    with current(source.device):
+        kernels.arrange[(depth // _CHUNK, many)](source, x, sums, depth, m, BM=many, num_warps=1)
+        kernels.four_bits[(-(-rows // _BLOCK),)](
+            x, sums, weight.values, weight.scales, _points(weight), result, rows, depth, m,
+            GROUP=weight.group, POINTS=weight.zero_points is not None, BM=many, BN=_BLOCK, num_warps=1,
+        )  # fmt: skip
+    return result
 
 
 def _few(weight: Weight) -> int:
