@@ -139,3 +139,9 @@ def test_running_sums_past_an_infinity_are_the_cpus():
     x[20_000] = float("inf")
     x[40_000] = -float("inf")
     torch.testing.assert_close(x.to(DEVICE).cumsum(0).cpu(), x.cumsum(0), equal_nan=True)
+
+
+def test_running_sums_beyond_the_largest_number_are_infinite():
+    x = torch.full((1000,), 3e38)
+    assert x.to(DEVICE).cumsum(0)[1:].isinf().all()
+    torch.testing.assert_close((-x).to(DEVICE).cumsum(0).cpu(), (-x).cumsum(0))

@@ -24,27 +24,33 @@ def _joined(before, block, PRODUCT: tl.constexpr):
 
 
 @triton.jit
+def _finite(lost):
+    return tl.where(tl.abs(lost) < float("inf"), lost, 0)  # of infinities nothing is lost
+
+
+@triton.jit
 def _added(a, b):
     """The sum of floats, and what its rounding lost (Knuth, "The Art of Computer Programming", 4.2.2)."""
     total = a + b
     of_b = total - a
-    lost = (a - (total - of_b)) + (b - of_b)
-    return total, tl.where(lost == lost, lost, 0)  # of infinities nothing
+    return total, _finite((a - (total - of_b)) + (b - of_b))
 
 
 @triton.jit
 def rows(
     x, out, A, N, B,
-    PRODUCT: tl.constexpr, OP: tl.constexpr, R: tl.constexpr, L: tl.constexpr,
+    PRODUCT: tl.constexpr, OP: tl.constexpr, DOUBLE: tl.constexpr, R: tl.constexpr, L: tl.constexpr,
 ):  # fmt: skip
-    """Of R rows a program, L numbers at a time; B is 1. Sums of floating-point numbers lose nothing from one L to the
-    next.
+    """Of R rows a program, L numbers at a time; B is 1. Sums of floats do not drift: what rounding loses from one L to
+    the next is kept; with ``DOUBLE`` the sums of each L and of all before are of float64.
     """
     COMPENSATED: tl.constexpr = OP.is_floating() and not PRODUCT
     row = tl.program_id(0) * R + tl.arange(0, R)[:, None]
     at = row.to(tl.int64) * N
     before = tl.full((R, 1), 1 if PRODUCT else 0, OP)
-    lost = tl.zeros((R, 1), OP)  # by rounding what comes before, of floating-point sums
+    lost = tl.zeros((R, 1), OP)  # by rounding what comes before
+    if DOUBLE:
+        exact = tl.zeros((R, 1), tl.float64)
     for start in range(0, N, L):
         lane = start + tl.arange(0, L)[None, :]
         inside = rows_inside(lane < N, row, A, R)
@@ -55,6 +61,10 @@ def rows(
         last = tl.arange(0, L)[None, :] == L - 1
         if PRODUCT:
             before = tl.sum(tl.where(last, made, tl.zeros((R, L), OP)), 1, keep_dims=True)
+        elif DOUBLE:
+            exact += tl.sum(value.to(tl.float64), 1, keep_dims=True)
+            before = exact.to(OP)
+            lost = _finite((exact - before.to(tl.float64)).to(OP))
         elif COMPENSATED:
             before, lost = _added(before, tl.sum(value, 1, keep_dims=True) + lost)
         else:

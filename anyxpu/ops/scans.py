@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from anyxpu.ops import launching, whole
+from anyxpu.runtime.vectors import has_short_vectors
 from anyxpu.shim import lib
 
 _NARROW = (torch.float16, torch.bfloat16)
@@ -105,10 +106,13 @@ def _scan(self: Tensor, dim: int, dtype: torch.dtype | None, product: bool) -> A
     computed = torch.float32 if kind in _NARROW else kind if kind.is_floating_point else torch.int64
     constants: dict[str, Any] = {"PRODUCT": product, "OP": whole.NAMES[computed]}
     if after == 1:
-        # Of larger tiles Xe-HPG spills.
-        lanes = launching.power_of_two(n, 16, 64 if launching.on_cpu(device) else 256)
-        rows = max(1, (128 if launching.on_cpu(device) else 256) // lanes)
+        # Of larger tiles Xe-HPG spills; with AVX2 they were not measured.
+        on_cpu = launching.on_cpu(device)
+        lanes = launching.power_of_two(n, 16, 64 if on_cpu and has_short_vectors(self.device) else 256)
+        rows = max(1, (128 if on_cpu else 256) // lanes)
         groups, kernel = -(-before // rows), "scan.rows"
+        wide = torch.xpu.get_device_properties(device).has_fp64
+        constants["DOUBLE"] = bool(kind is torch.float32 and not product and wide)
     else:
         rows, lanes = 1, launching.power_of_two(after, 16, 64 if launching.on_cpu(device) else 128)
         groups, kernel = before * -(-after // lanes), "scan.columns"
