@@ -361,6 +361,23 @@ def test_rows_that_are_joined_lie_between_each_other(dtype, shape, shifted, opti
 
 
 @triton.jit
+def scaled_rows_kernel(x, factors, o, B: tl.constexpr, VOLATILE: tl.constexpr):
+    row, column = tl.program_id(0) + tl.arange(0, 1)[:, None], tl.arange(0, B)[None, :]
+    value = tl.load(x + row * B + column)
+    tl.store(o + row * B + column, value * tl.load(factors + row, volatile=VOLATILE))
+
+
+@pytest.mark.not_simulated("it reads the CPU's code and compares values")
+@pytest.mark.parametrize("volatile", [False, True])
+def test_a_factor_of_a_row_does_not_part_its_loop(volatile):
+    """Read before the row, it is there when the row is read; a volatile one is read where it stands."""
+    x, factors, o = random((7, 1024), torch.float32), random(7, torch.float32), torch.zeros(7, 1024, device="xpu")
+    kernel = scaled_rows_kernel[(7,)](x.to("xpu"), factors.to("xpu"), o, B=1024, VOLATILE=volatile, num_warps=1)
+    assert torch.equal(o.cpu(), x * factors[:, None])
+    assert ("float_slot" in kernel.asm["cl"]) == volatile, kernel.asm["cl"]
+
+
+@triton.jit
 def masked_kernel(x, o, mask, B: tl.constexpr):
     i = tl.arange(0, B)
     m = tl.load(mask + i) != 0

@@ -294,9 +294,12 @@ class Emitter:
         early: dict[Op, None] = {}
         made: set[Value] = set()
         for op in ops:
-            plain = op.name in tables.ELEMENTWISE or (op.name == "tt.load" and "looked_up" not in op.attrs)
+            if op.name == "tt.load":
+                plain = "looked_up" not in op.attrs and not op.attrs.get("isVolatile")
+            else:
+                plain = op.name in tables.ELEMENTWISE
             if not plain:
-                break  # it may change what is read behind it
+                break  # it may change what is read behind it, or is to be read where it stands
             sources = {leaf for v in op.operands for leaf, _ in self.sources(v, waiting)} & waiting
             if self.registers(op) < self.registers(ops[0]) and sources <= made:
                 early[op] = None
