@@ -22,6 +22,7 @@ def leaves_its_tensor(x, o, far, N: tl.constexpr):
 
 def launch(numbers, far=0):
     x, o = torch.ones(2, numbers, device="xpu")
+    print(x.data_ptr() + 4 * far, flush=True)
     leaves_its_tensor[(numbers // 64,)](x, o, far, 64)
 """
 
@@ -50,7 +51,8 @@ def test_a_kernel_that_leaves_memory_is_named_before_the_process_ends(by, far, r
     said = [line for line in done.stderr.splitlines() if line.startswith("anyxpu: a kernel on the xpu device left")]
     assert len(said) == 1, done.stderr[-3000:]
     assert "`leaves_its_tensor`" in said[0]
-    assert ("an address that cannot be" in said[0]) == (far == 1 << 60)
+    # 48 bits make an address of a program; by chance what lies far behind a tensor needs more.
+    assert ("an address that cannot be" in said[0]) == (not 0 <= int(done.stdout) < 1 << 47)
     assert ("It is `leaves_its_tensor`." in said[0]) == (by != "the runtime's threads")
 
 
