@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import random
 import re
 import warnings
@@ -232,6 +233,13 @@ def test_errors_of_the_cpu_pass_unchanged():
         lambda d: torch.zeros(3, device=d).index_select(0, torch.tensor([7], device=d)),
         lambda d: torch.linalg.cholesky(-torch.eye(3).to(d)),
         lambda d: torch.zeros(3, dtype=torch.int32, device=d).bernoulli_(3.0),
+        lambda d: torch.ones(5, device=d).unique_consecutive(dim=7),
+        lambda d: torch.zeros(5, device=d).normal_(0.0, math.nan),
+        lambda d: torch.normal(torch.zeros(5, device=d), math.nan),
+        lambda d: torch.zeros(5, device=d).cauchy_(0.0, math.nan),
+        lambda d: torch.zeros(5, device=d).log_normal_(0.0, math.nan),
+        lambda d: torch.zeros(5, device=d).exponential_(math.nan),
+        lambda d: torch.ones(2, 3, device=d).renorm(2, 0, math.nan),
     ):
         with pytest.raises((RuntimeError, IndexError)) as expected:
             function("cpu")

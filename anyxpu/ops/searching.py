@@ -265,7 +265,7 @@ def unique_consecutive(
     """aten::unique_consecutive: elements that differ from the one before, which of them each is, and how often."""
     if dim is not None and self.dim() != 1:
         return unique_dim_consecutive(self, dim, return_inverse, return_counts)
-    if self.is_complex() or self.numel() == 0:
+    if self.is_complex() or self.numel() == 0 or dim not in (None, 0, -1):
         return NotImplemented
     flat = self.reshape(-1)
     new = _runs(flat)
