@@ -217,6 +217,17 @@ def test_no_call_of_the_host(matrix, name, dtype):
     near(got, want, name, {torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float64: 1e-10}[dtype])
 
 
+@VALUES
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.float32], ids=str)
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_number_alone_may_be_sparse(dtype, count):
+    number = torch.sparse_coo_tensor(torch.zeros(0, count, dtype=torch.long), torch.ones(count).to(dtype), ()).to("xpu")
+    dense = torch.tensor(count).to(dtype)
+    assert number.to_dense().dtype == dtype and torch.equal(number.to_dense().cpu(), dense)
+    product = torch.eye(3).to_sparse().to("xpu") * number
+    assert torch.equal(product.to_dense().cpu(), torch.eye(3) * dense)
+
+
 COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 

@@ -74,7 +74,8 @@ def add_out(self: Tensor, other: Tensor, *, alpha: Number = 1, out: Tensor) -> A
         if values.numel():
             sparse = tuple(other._indices())
             if not sparse:
-                out.add_(values.sum(0), alpha=alpha)
+                one = values.any(0) if values.dtype is torch.bool else values.sum(0, dtype=values.dtype)
+                out.add_(one, alpha=alpha)
             else:
                 out.index_put_(sparse, values if alpha == 1 else values * alpha, accumulate=True)
         return out
