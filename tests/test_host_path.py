@@ -236,6 +236,7 @@ def test_errors_of_the_cpu_pass_unchanged():
         lambda d: torch.ones(5, device=d).unique_consecutive(dim=7),
         lambda d: torch.zeros(5, device=d).normal_(0.0, math.nan),
         lambda d: torch.normal(torch.zeros(5, device=d), math.nan),
+        lambda d: torch.normal(0.0, torch.tensor([1.0, math.nan], device=d)),
         lambda d: torch.zeros(5, device=d).cauchy_(0.0, math.nan),
         lambda d: torch.zeros(5, device=d).log_normal_(0.0, math.nan),
         lambda d: torch.zeros(5, device=d).exponential_(math.nan),

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+import triton.language as tl
+
+from anyxpu.ops import scan_kernels
 
 pytestmark = pytest.mark.not_simulated("it compares values")
 
@@ -145,3 +148,15 @@ def test_running_sums_beyond_the_largest_number_are_infinite():
     x = torch.full((1000,), 3e38)
     assert x.to(DEVICE).cumsum(0)[1:].isinf().all()
     torch.testing.assert_close((-x).to(DEVICE).cumsum(0).cpu(), (-x).cumsum(0))
+
+
+@pytest.mark.parametrize("double", [True, False], ids=["sums of f64", "what is lost is kept"])
+def test_either_way_of_summing_blocks_does_not_drift(double):
+    """The second is for devices without float64. A plain sum is off by some 2**-18 of the largest here."""
+    x = torch.randn(1_300_000) * 100
+    out = torch.empty(x.shape, device=DEVICE)
+    scan_kernels.rows[(1,)](
+        x.to(DEVICE), out, 1, len(x), 1, PRODUCT=False, OP=tl.float32, DOUBLE=double, R=1, L=64, num_warps=1
+    )
+    want = x.double().cumsum(0)
+    assert (out.cpu().double() - want).abs().max() <= want.abs().max() * 2.0**-21

@@ -57,8 +57,7 @@ def normal(mean: Any, std: Any = 1.0, *, generator: Generator | None = None) -> 
     like = tensors[0]
     if any(t.dtype not in _FLOATS or t.dtype != like.dtype or t.device != like.device for t in tensors):
         return NotImplemented
-    wrong = not std >= 0 if not isinstance(std, Tensor) else bool((std < 0).any()) if std.numel() else False
-    if wrong:
+    if not (bool((std >= 0).all()) if isinstance(std, Tensor) else std >= 0):
         return NotImplemented  # for torch's own words
     try:
         shape = torch.broadcast_shapes(*(t.shape for t in tensors))

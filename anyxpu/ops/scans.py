@@ -111,8 +111,7 @@ def _scan(self: Tensor, dim: int, dtype: torch.dtype | None, product: bool) -> A
         lanes = launching.power_of_two(n, 16, 64 if on_cpu and has_short_vectors(self.device) else 256)
         rows = max(1, (128 if on_cpu else 256) // lanes)
         groups, kernel = -(-before // rows), "scan.rows"
-        wide = torch.xpu.get_device_properties(device).has_fp64
-        constants["DOUBLE"] = bool(kind is torch.float32 and not product and wide)
+        constants["DOUBLE"] = bool(kind is torch.float32 and not product and lib().properties(device).has_fp64)
     else:
         rows, lanes = 1, launching.power_of_two(after, 16, 64 if launching.on_cpu(device) else 128)
         groups, kernel = before * -(-after // lanes), "scan.columns"

@@ -32,7 +32,7 @@ _TURNS = 8
 MOST_ROWS_BY_TILES = 32
 """Of bfloat16 by a weight of 4 bits, where that has instructions."""
 _CHUNK, _BLOCK = 128, 32
-"""Numbers of a row that it multiplies at once, and rows of the weight."""
+"""Numbers of a row that it multiplies at once, a cache line of words, and rows of the weight."""
 _PACKED = (torch.int32, torch.uint32, torch.uint8)
 _GROUPS = (16, 32, 64, 128, 256)
 
@@ -240,7 +240,10 @@ def _product(source: Tensor, weight: Weight) -> Tensor:
 
 
 def _goes_by_tiles(source: Tensor, weight: Weight) -> bool:
-    """Whether a weight of 4 bits had better be multiplied by bfloat16's instructions as it is unpacked."""
+    """Whether a weight of 4 bits had better be multiplied by bfloat16's instructions as it is unpacked.
+
+    Activations that are infinite, or whose sums come within 2**8 of the largest number, make NaN then.
+    """
     if weight.bits != 4 or source.dtype != torch.bfloat16 or source.shape[0] > MOST_ROWS_BY_TILES:
         return False
     whole = weight.shape[1] % _CHUNK == 0 and weight.group % _CHUNK == 0
@@ -256,10 +259,10 @@ def _by_tiles(source: Tensor, weight: Weight) -> Tensor:
     x, result = source.new_empty(many, depth), source.new_empty(m, rows)
     sums = torch.empty(depth // _CHUNK, many, dtype=torch.float32, device=source.device)
     with current(source.device):
-        kernels.arrange[(depth // _CHUNK, many)](source, x, sums, depth, m, BM=many, num_warps=1)
+        kernels.arrange[(depth // _CHUNK, many)](source, x, sums, depth, m, BM=many, CHUNK=_CHUNK, num_warps=1)
         kernels.four_bits[(-(-rows // _BLOCK),)](
             x, sums, weight.values, weight.scales, _points(weight), result, rows, depth, m,
-            GROUP=weight.group, POINTS=weight.zero_points is not None, BM=many, BN=_BLOCK, num_warps=1,
+            GROUP=weight.group, POINTS=weight.zero_points is not None, BM=many, BN=_BLOCK, CHUNK=_CHUNK, num_warps=1,
         )  # fmt: skip
     return result
 

@@ -12,34 +12,30 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-CHUNK = 128
-"""Numbers of 4 bits that are multiplied at once, of one group: a cache line of 16 words."""
-_CHUNK, _WORDS = tl.constexpr(CHUNK), tl.constexpr(CHUNK // 8)
-
 
 @triton.jit
-def arrange(x, out, sums, K, ROWS, BM: tl.constexpr):
+def arrange(x, out, sums, K, ROWS, BM: tl.constexpr, CHUNK: tl.constexpr):
     """Bring rows of ``x`` into the order in which :func:`_unpacked` has numbers of 4 bits. Grid: (K / CHUNK, BM).
 
     ``out``: ``(BM, K)``, 0 from row ``ROWS`` on; ``sums``: f32 ``(K / CHUNK, BM)``, of each chunk.
     """
-    chunk, row, word = tl.program_id(0), tl.program_id(1), tl.arange(0, _WORDS)
-    at = row.to(tl.int64) * K + chunk * _CHUNK
-    total = tl.zeros([_WORDS], tl.float32)
+    chunk, row, word = tl.program_id(0), tl.program_id(1), tl.arange(0, CHUNK // 8)
+    at = row.to(tl.int64) * K + chunk * CHUNK
+    total = tl.zeros([CHUNK // 8], tl.float32)
     for j in tl.static_range(8):
         value = tl.load(x + at + word * 8 + j, mask=(row < ROWS) & (word >= 0), other=0.0)
-        tl.store(out + at + j % 4 * 2 * _WORDS + word * 2 + j // 4, value)
+        tl.store(out + at + j % 4 * (CHUNK // 4) + word * 2 + j // 4, value)
         total += value.to(tl.float32)
     tl.store(sums + chunk * BM + row, tl.sum(total, 0))
 
 
 @triton.jit
-def _unpacked(words, N: tl.constexpr):
-    """128 + q for each number q of (N, 16) words, in bfloat16: the first and the fifth of each word, the second …"""
+def _unpacked(words, N: tl.constexpr, CHUNK: tl.constexpr):
+    """128 + q for each number q of (N, CHUNK / 8) words, in bfloat16: all words' first and fifth, their second …"""
     shifts = tl.arange(0, 4) * 4
     pairs = ((words[:, None, :] >> shifts[None, :, None]) & 0x000F000F) | 0x43004300
     both = tl.join(pairs.to(tl.int16), (pairs >> 16).to(tl.int16))
-    return tl.reshape(both, [N, _CHUNK]).to(tl.bfloat16, bitcast=True)
+    return tl.reshape(both, [N, CHUNK]).to(tl.bfloat16, bitcast=True)
 
 
 @triton.jit
@@ -57,21 +53,23 @@ def four_bits(
     POINTS: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
+    CHUNK: tl.constexpr,
 ):
     """BN rows of ``w``, words of 8 numbers each, with all ROWS of ``x``; ``x`` and ``sums`` are :func:`arrange`'s.
 
-    Grid: (blocks of BN,). Numbers stand for ``(q - point) * scale``; without ``POINTS`` all points are 0.
+    Grid: (blocks of BN,). CHUNK divides GROUP. Numbers stand for ``(q - point) * scale``; without ``POINTS`` all points
+    are 0.
     """
     n, m = tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, BM)
     row = tl.minimum(n, N - 1)
-    words = w + row.to(tl.int64)[:, None] * (K // 8) + tl.arange(0, _WORDS)[None, :]
-    right = x + m[None, :] * K + tl.arange(0, _CHUNK)[:, None]
+    words = w + row.to(tl.int64)[:, None] * (K // 8) + tl.arange(0, CHUNK // 8)[None, :]
+    right = x + m[None, :] * K + tl.arange(0, CHUNK)[:, None]
     total = tl.zeros([BN, BM], tl.float32)
-    for chunk in range(0, K // _CHUNK):  # noqa: PIE808
-        group = chunk * _CHUNK // GROUP * N + row
+    for chunk in range(0, K // CHUNK):  # noqa: PIE808
+        group = chunk * CHUNK // GROUP * N + row
         point = tl.load(points + group).to(tl.float32) if POINTS else tl.zeros([BN], tl.float32)
         scale = tl.load(scales + group).to(tl.float32)
-        part = tl.dot(_unpacked(tl.load(words + chunk * _WORDS), BN), tl.load(right + chunk * _CHUNK))
+        part = tl.dot(_unpacked(tl.load(words + chunk * (CHUNK // 8)), BN, CHUNK), tl.load(right + chunk * CHUNK))
         part -= (point + 128.0)[:, None] * tl.load(sums + chunk * BM + m)[None, :]
         total += part * scale[:, None]
     inside = (m < ROWS)[None, :] & (n < N)[:, None]
