@@ -55,3 +55,8 @@ def _may_use_tiles() -> bool:
 def tiles() -> bool:
     """Whether kernels may use tile registers (AMX) of bfloat16 and int8: there are any, and this process may."""
     return long_vectors() and instructions() >= _TILES and _may_use_tiles()
+
+
+def looks_up() -> bool:
+    """Whether kernels may use tile registers, and beside them what looks bytes up in vector registers (AVX512-VBMI)."""
+    return tiles() and "avx512vbmi" in instructions()

@@ -12,6 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
+from anyxpu import processor
+from anyxpu.ops import weight_tiles_kernels
 from anyxpu.shim import lib
 
 
@@ -82,6 +84,16 @@ def test_a_loop_over_a_part_goes_round_as_often_as_the_part_is_long(xpu):
     work = {loops: operations for operations, loops in work_of(part_kernel, 999, 50)}
     down = (3, 1)
     assert set(work) == {(), (down,)} and 5 <= work[(down,)] <= 20
+
+
+@pytest.mark.skipif(not processor.looks_up(), reason="this CPU has no tile registers of bfloat16")
+def test_a_product_that_is_one_call_goes_round_its_k(xpu):
+    x = torch.zeros(4096, device="xpu")
+    given = {"SCALE_BYTES": 4, "POINTS": False, "KIND": weight_tiles_kernels.INT8}
+    compiled = weight_tiles_kernels.product.warmup(*(x,) * 6, 64, 4096, 3, 4096, **given, grid=(2,))
+    work = {tuple(map(tuple, loops)): operations for operations, loops in compiled.metadata.work}
+    k = (7, 128)
+    assert set(work) == {(), (k,)} and work[()] < 500 < work[(k,)]
 
 
 @pytest.mark.parametrize("kernel", [until_kernel, shifted_kernel])

@@ -55,27 +55,62 @@ def test_four_bits(rows, dtype):
             check(aten._weight_int4pack_mm_with_scales_and_zeros(*operands), x.double() @ meant.t(), dtype)
 
 
-@pytest.mark.skipif(not processor.tiles(), reason="this CPU has no tile registers of bfloat16")
-@pytest.mark.parametrize("rows", [5, 16, 17, 32])
-@pytest.mark.parametrize(("n", "group"), [(64, 128), (77, 256), (16, 768)])
-@pytest.mark.parametrize("points", [True, False])
-def test_four_bits_are_unpacked_for_instructions_of_bfloat16(rows, n, group, points):
+by_tiles = pytest.mark.skipif(not processor.looks_up(), reason="this CPU has no tile registers of bfloat16")
+
+
+def check_tiles(x: torch.Tensor, weight: Weight, meant: torch.Tensor) -> None:
     """Nearer to f64 than bfloat16 tells apart, even where the activations' sum is large beside what is to come out."""
-    k = 768
-    (pairs, scales, zeros), meant = four_bits(n, k, group, torch.bfloat16)
-    if not points:
-        zeros.zero_()
-        meant = (pairs[:, :, None] >> torch.tensor([0, 4], dtype=torch.uint8) & 15).view(n, k // group, group).double()
-        meant = (meant * scales.double().t()[:, :, None]).view(n, k)
-    x = (torch.randn(rows, k) + 1).bfloat16()
-    weight = Weight(
-        aten._convert_weight_to_int4pack(pairs.xpu(), 8), scales.xpu(), zeros.xpu() if points else None, group
-    )
-    assert weight_only._goes_by_tiles(x.xpu(), weight)
-    got = weight_only._product(x.xpu(), weight)
+    got = weight_only.by_tiles(x.xpu(), weight)
     want = x.double() @ meant.t()
-    assert got.shape == (rows, n) and got.is_contiguous()
+    assert (got.shape, got.dtype) == (want.shape, torch.bfloat16) and got.is_contiguous()
     torch.testing.assert_close(got.cpu().double(), want, rtol=2**-8, atol=float(want.abs().max()) * 2**-10)
+
+
+# Rows of one pass, two and three; blocks of 32 that are whole, that overlap, and one; groups of one chunk and of more.
+@by_tiles
+@pytest.mark.parametrize("rows", [1, 2, 5, 16, 17, 33])
+@pytest.mark.parametrize(("n", "group"), [(64, 128), (77, 256), (32, 768)])
+@pytest.mark.parametrize("factors", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.rotates(4)
+def test_four_bits_by_tiles(rows, n, group, factors):
+    k = 768
+    for points in (True, False):
+        (pairs, scales, zeros), meant = four_bits(n, k, group, factors)
+        if not points:
+            numbers = pairs[:, :, None] >> torch.tensor([0, 4], dtype=torch.uint8) & 15
+            meant = (numbers.view(n, k // group, group).double() * scales.double().t()[:, :, None]).view(n, k)
+        packed = aten._convert_weight_to_int4pack(pairs.xpu(), 8)
+        weight = Weight(packed, scales.xpu(), zeros.xpu() if points else None, group)
+        check_tiles((torch.randn(rows, k) + 1).bfloat16(), weight, meant)
+
+
+@by_tiles
+@pytest.mark.parametrize("rows", [1, 2, 5, 16, 17, 33])
+@pytest.mark.parametrize(("n", "k"), [(64, 128), (77, 384), (32, 1280)])
+@pytest.mark.parametrize("dtype", [torch.int8, E4M3], ids=str)
+@pytest.mark.rotates(4)
+def test_eight_bits_by_tiles(rows, n, k, dtype):
+    for factors in (torch.rand(1, n).bfloat16(), torch.rand(1, n), torch.rand(1, 1)):
+        if factors.numel() == 1 and dtype == torch.int8:
+            continue  # it has a scale for every row
+        numbers = torch.randint(-128, 128, (n, k)).to(dtype)  # as float8 up to 128, many of them rounded
+        meant = numbers.double() * factors.double().t()
+        weight = Weight(numbers.xpu(), factors.xpu(), None, k)
+        check_tiles((torch.randn(rows, k) + 1).bfloat16(), weight, meant)
+
+
+@by_tiles
+def test_operators_take_tiles_where_those_are_faster():
+    (pairs, scales, points), _ = four_bits(64, 256, 128, torch.bfloat16)
+    packed = aten._convert_weight_to_int4pack(pairs.xpu(), 8)
+    four = Weight(packed, scales.xpu(), points.xpu(), 128)
+    eight = Weight(torch.zeros(64, 256, dtype=torch.int8).xpu(), scales[:1].xpu(), None, 256)
+    x = torch.randn(8, 256).bfloat16().xpu()
+    assert weight_only.goes_by_tiles(x, four) and weight_only.goes_by_tiles(x, eight)
+    assert not weight_only.goes_by_tiles(x.half(), four) and not weight_only.goes_by_tiles(x[:1], four)
+    for weight in (Weight(packed, four.scales.half(), four.zero_points, 128), Weight(packed, scales.xpu(), None, 64)):
+        assert not weight_only.goes_by_tiles(x, weight)
+    assert not weight_only.goes_by_tiles(x, Weight(packed[:31], four.scales, four.zero_points, 128))
 
 
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
@@ -123,13 +158,15 @@ def test_float8(rows, dtype):
 
 @pytest.mark.not_simulated("kernels do not execute there")
 @pytest.mark.parametrize("rows", [1, 4, 20])
-def test_every_float8_is_exact(rows):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_every_float8_is_exact(rows, dtype):
     """The subnormal ones too; NaN is one, and in its own row alone."""
     every = torch.arange(256, dtype=torch.uint8)
-    weight, x = torch.zeros(256, 64, dtype=torch.uint8), torch.zeros(rows, 64)
+    weight, x = torch.zeros(256, 128, dtype=torch.uint8), torch.zeros(rows, 128, dtype=dtype)
     weight[:, 37], x[:, 37] = every, 1
     got = torch.ops.anyxpu._weight_float8_mm(x.xpu(), weight.view(E4M3).xpu(), torch.ones(256).xpu())
-    torch.testing.assert_close(got.cpu(), every.view(E4M3).float().expand(rows, 256), rtol=0, atol=0, equal_nan=True)
+    want = every.view(E4M3).to(dtype).expand(rows, 256)
+    torch.testing.assert_close(got.cpu(), want, rtol=0, atol=0, equal_nan=True)
 
 
 def test_operands_of_any_strides():

@@ -232,6 +232,9 @@ FETCH_LINE = "ax_fetch_line"
 POWER = "ax_power_of_2"
 """The symbol of :func:`anyxpu.triton.hints.power_of_2`."""
 
+WEIGHTS_BY_TILES = "ax_weights_by_tiles"
+"""The symbol of :func:`anyxpu.triton.hints.weights_by_tiles`."""
+
 TO_TF32 = "ax_to_tf32"
 """The symbol of PTX's ``cvt.rna.tf32.f32``: to ten bits behind the point, from the middle away from zero."""
 
@@ -243,4 +246,5 @@ SYMBOLS = {
 }
 SYMBOLS[FETCH_LINE] = "ax_fetch_line({0})"
 SYMBOLS[POWER] = "ax_power_of_2({0})"
+SYMBOLS[WEIGHTS_BY_TILES] = f"ax_weights_by_tiles({', '.join(f'{{{i}}}' for i in range(13))})"
 SYMBOLS[TO_TF32] = "ax_to_tf32({0})"

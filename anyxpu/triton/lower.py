@@ -262,12 +262,16 @@ def rounds_to_nearest(source: str) -> bool:
 _SECTION = re.compile(r"^/\* --- ((?:\w+ )*\w+):", re.MULTILINE)
 
 
+_MORE = {"intel_cpu": ("intel_cpu_weights",)}
+"""Files of a dialect beside the one that has its name."""
+
+
 @cache
 def _sections(dialect: str) -> tuple[tuple[tuple[str, ...], str], ...]:
     """The prelude's sections in order, each with the prefixes of the names that it defines."""
     folder = resources.files("anyxpu.triton") / "prelude"
     out = []
-    for file in (dialect, "common", "math", "assertions"):
+    for file in (dialect, *_MORE.get(dialect, ()), "common", "math", "assertions"):
         text = (folder / f"{file}.cl").read_text()
         starts = [*_SECTION.finditer(text)]
         ends = [*(m.start() for m in starts[1:]), len(text)]

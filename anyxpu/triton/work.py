@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from anyxpu.triton.calls import INLINED
 from anyxpu.triton.ir import Function, Op, Region, Scalar, Value
+from anyxpu.triton.libdevice_table import WEIGHTS_BY_TILES
 
 Term = tuple[int, tuple[tuple[int, int], ...]]
 """Operations, and for each loop around them whose bound is an argument: its index and the loop's step."""
@@ -35,6 +36,9 @@ _COSTS = {
     "ttg.convert_layout": 4,
 }
 _MATH = 10
+_CHUNK = 128
+"""Of k, and for so many what :func:`anyxpu.triton.hints.weights_by_tiles` does with 32 rows: two on a number."""
+_OF_A_CHUNK = 2 * 32 * _CHUNK
 # Of these nothing is left in a compiled kernel, or next to nothing.
 _FREE = frozenset(
     {
@@ -120,7 +124,18 @@ def _count(
             for inner in op.regions:
                 _count(inner, times, loops, bounds, found)
         else:
-            found[loops] = found.get(loops, 0) + times * _operations(op)
+            inside = loops + _inside(op, bounds)
+            found[inside] = found.get(inside, 0) + times * _operations(op)
+
+
+def _inside(op: Op, bounds: dict[Value, int | tuple[int]]) -> tuple[tuple[int, int], ...]:
+    """The loop that is not printed: of a function that multiplies a weight, over its k."""
+    if op.attrs.get("symbol") != WEIGHTS_BY_TILES:
+        return ()
+    k = bounds.get(op.operands[9])
+    if not isinstance(k, tuple):
+        raise _Unknown
+    return ((*k, _CHUNK),)
 
 
 def _rounds(op: Op, bounds: dict[Value, int | tuple[int]]) -> tuple[int, tuple[tuple[int, int], ...]]:
@@ -172,6 +187,8 @@ def _operations(op: Op) -> int:
     if op.name in ("tt.reduce", "tt.scan"):
         combined = sum(1 for inner in op.regions[0].entry.ops if inner.name not in _FREE)
         return _size(op.operands[0]) * combined * (2 if op.name == "tt.reduce" else 8)
+    if op.attrs.get("symbol") == WEIGHTS_BY_TILES:
+        return _OF_A_CHUNK
     elements = _size(op.results[0] if op.results else op.operands[0]) if op.results or op.operands else 1
     cost = _COSTS.get(op.name, _MATH if op.name.startswith("math.") else 1)
     return elements * cost
