@@ -259,32 +259,33 @@ def few_rows(
 
 
 @triton.jit
-def _number(words, at: tl.constexpr, KIND: tl.constexpr):
-    """The number at a place of each word."""
-    if KIND == _INT4:
-        return ((words >> (4 * at)) & 15).to(tl.float32)
-    elif KIND == _INT8:
-        return ((words << (24 - 8 * at)) >> 24).to(tl.float32)
+def _meant(bytes, KIND: tl.constexpr):
+    """The numbers that bytes are."""
+    if KIND == _INT8:
+        return bytes.to(tl.float32)
     else:
-        byte = (words >> (8 * at)) & 255
-        value = _of_e4m3(byte.to(tl.int16), 0) * 256
-        return tl.where((byte & 127) == 127, float("nan"), value)
+        value = _of_e4m3(bytes.to(tl.int16), 0) * 256
+        return tl.where((bytes & 127) == 127, float("nan"), value)
 
 
 @triton.jit
 def dequantize(
     w, scales, points, out, N, WORDS, GROUP: tl.constexpr, KIND: tl.constexpr, POINTS: tl.constexpr, BW: tl.constexpr
 ):
-    """What the numbers of one row stand for, rounded once. Grid: (blocks of BW words, N)."""
-    row, words = tl.program_id(1), tl.program_id(0) * BW + tl.arange(0, BW)
-    inside = words < WORDS
-    read = tl.load(w + row.to(tl.int64) * WORDS + words, mask=inside, other=0)
+    """What one row's numbers stand for, rounded once; those of 8 bits have one scale. Grid: (blocks of BW words, N)."""
     each: tl.constexpr = 8 if KIND == _INT4 else 4
-    groups = words * each // GROUP * N + row
-    scale = tl.load(scales + groups, mask=inside, other=0.0).to(tl.float32)
-    place = out + (row.to(tl.int64) * WORDS + words) * each
-    for at in tl.static_range(each):
-        value = _number(read, at, KIND)
+    row = tl.program_id(1)
+    depth = WORDS * each
+    k = tl.program_id(0) * (BW * each) + tl.arange(0, BW * each)
+    inside = k < depth
+    if KIND == _INT4:
+        words = tl.load(w + row.to(tl.int64) * WORDS + k // 8, mask=inside, other=0)
+        value = ((words >> k % 8 * 4) & 15).to(tl.float32)
+        groups = k // GROUP * N + row
         if POINTS:
             value -= tl.load(points + groups, mask=inside, other=0).to(tl.float32)
-        tl.store(place + at, (value * scale).to(out.dtype.element_ty), mask=inside)
+        value *= tl.load(scales + groups, mask=inside, other=0.0).to(tl.float32)
+    else:
+        bytes = w.to(tl.pointer_type(tl.int8)) + row.to(tl.int64) * depth + k
+        value = _meant(tl.load(bytes, mask=inside, other=0), KIND) * tl.load(scales + row).to(tl.float32)
+    tl.store(out + row.to(tl.int64) * depth + k, value.to(out.dtype.element_ty), mask=inside)
