@@ -293,9 +293,16 @@ ONE_ITEM __kernel void copy_tiled32(__global char* restrict dst, __global const 
     __global const char* reads = src + from + (int)a * along_dst.src_stride + (int)(b * sizeof(src_t));
     __global char* writes = dst + to + (int)(a * sizeof(dst_t)) + (int)b * along_src.dst_stride;
     const uint wide = min((uint)TILE, along_dst.size - a), high = min((uint)TILE, along_src.size - b);
+    /* The next square, whose rows are too far apart for a processor to see them come, is asked for meanwhile. */
+    const bool turns = a + TILE >= along_dst.size;
+    __global const char* next = turns ? reads - (int)a * along_dst.src_stride + TILE * sizeof(src_t)
+                                      : reads + TILE * along_dst.src_stride;
     dst_t held[TILE][TILE];
     for (uint i = 0; i < wide; ++i) {
       __global const src_t* row = (__global const src_t*)(reads + (int)i * along_dst.src_stride);
+      __global const char* coming = next + (int)i * along_dst.src_stride;
+      for (uint at = 0; at < TILE * sizeof(src_t); at += 64) __builtin_prefetch((const void*)(coming + at), 0, 3);
+      __builtin_prefetch((const void*)(coming + TILE * sizeof(src_t) - 1), 0, 3);
       if (high == TILE) { /* a count that is known makes vectors */
         for (uint j = 0; j < TILE; ++j) held[j][i] = converted(row[j]);
       } else {
@@ -304,6 +311,7 @@ ONE_ITEM __kernel void copy_tiled32(__global char* restrict dst, __global const 
     }
     for (uint j = 0; j < high; ++j) {
       __global dst_t* row = (__global dst_t*)(writes + (int)j * along_src.dst_stride);
+      __builtin_prefetch((const void*)(row + 2 * TILE - 1), 1, 3);
       if (wide == TILE) {
         for (uint i = 0; i < TILE; ++i) row[i] = held[j][i];
       } else {
