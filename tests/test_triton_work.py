@@ -86,6 +86,7 @@ def test_a_loop_over_a_part_goes_round_as_often_as_the_part_is_long(xpu):
     assert set(work) == {(), (down,)} and 5 <= work[(down,)] <= 20
 
 
+@pytest.mark.not_simulated("tile registers are a CPU's")
 @pytest.mark.skipif(not processor.looks_up(), reason="this CPU has no tile registers of bfloat16")
 def test_a_product_that_is_one_call_goes_round_its_k(xpu):
     x = torch.zeros(4096, device="xpu")

@@ -67,6 +67,7 @@ def check_tiles(x: torch.Tensor, weight: Weight, meant: torch.Tensor) -> None:
 
 
 # Rows of one pass, two and three; blocks of 32 that are whole, that overlap, and one; groups of one chunk and of more.
+@pytest.mark.not_simulated("tile registers are a CPU's")
 @by_tiles
 @pytest.mark.parametrize("rows", [1, 2, 5, 16, 17, 33])
 @pytest.mark.parametrize(("n", "group"), [(64, 128), (77, 256), (32, 768)])
@@ -84,6 +85,7 @@ def test_four_bits_by_tiles(rows, n, group, factors):
         check_tiles((torch.randn(rows, k) + 1).bfloat16(), weight, meant)
 
 
+@pytest.mark.not_simulated("tile registers are a CPU's")
 @by_tiles
 @pytest.mark.parametrize("rows", [1, 2, 5, 16, 17, 33])
 @pytest.mark.parametrize(("n", "k"), [(64, 128), (77, 384), (32, 1280)])
@@ -99,6 +101,7 @@ def test_eight_bits_by_tiles(rows, n, k, dtype):
         check_tiles((torch.randn(rows, k) + 1).bfloat16(), weight, meant)
 
 
+@pytest.mark.not_simulated("tile registers are a CPU's")
 @by_tiles
 def test_operators_take_tiles_where_those_are_faster():
     (pairs, scales, points), _ = four_bits(64, 256, 128, torch.bfloat16)
