@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyxpu.ops import whole
+from anyxpu.ops import counting, whole
 
 _NARROW = (torch.float16, torch.bfloat16)
 _COUNTED = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -81,13 +81,11 @@ def bincount(self: Tensor, weights: Tensor | None = None, minlength: int = 0) ->
     if int(least) < 0:
         return NotImplemented
     bins = max(int(most) + 1, minlength)
-    if weights is None:
-        values = torch.ones_like(self, dtype=torch.int64)
-    else:
-        values = weights if weights.dtype is torch.float32 else weights.double()
-    if not whole.served(values):
-        return NotImplemented
-    return torch.zeros(bins, dtype=values.dtype, device=self.device).scatter_add_(0, self.long(), values)
+    if weights is not None:
+        weights = weights if weights.dtype is torch.float32 else weights.double()
+        if not whole.served(weights):
+            return NotImplemented
+    return counting.summed(self, bins, weights)
 
 
 def histogram_of_count(
@@ -130,7 +128,7 @@ def _counts(x: Tensor, edges: Tensor, weight: Tensor | None, density: bool) -> T
     at = torch.where(x == edges[-1], bins - 1, at)  # the last bin has both of its ends
     inside = (at >= 0) & (at < bins) & (x <= edges[-1])
     values = torch.where(inside, 1.0 if weight is None else weight.reshape(-1), 0.0).to(x.dtype)
-    counts = torch.zeros(bins, dtype=x.dtype, device=x.device).scatter_add_(0, at.clamp(0, bins - 1), values)
+    counts = counting.summed(at.clamp(0, bins - 1), bins, values)
     return counts / (counts.sum() * (edges[1:] - edges[:-1])) if density else counts
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anyxpu.ops import counting
 from anyxpu.shim import lib
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -44,10 +45,9 @@ def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Any:
         low, high = int(flat.min()), int(flat.max())
         if low == high:
             low, high = low - 1, high + 1
-    counts = torch.zeros(bins, dtype=torch.int64, device=self.device)
     inside = (flat >= low) & (flat <= high)
     where = ((flat.clamp(low, high) - low) * bins // (high - low)).clamp(max=bins - 1)
-    return counts.scatter_add_(0, where, inside.long()).to(self.dtype)
+    return counting.summed(torch.where(inside, where, bins), bins + 1)[:bins].to(self.dtype)
 
 
 def _histc_of_floats(self: Tensor, bins: int, low: float, high: float) -> Any:
@@ -62,8 +62,7 @@ def _histc_of_floats(self: Tensor, bins: int, low: float, high: float) -> Any:
     first, last = (torch.full((), end, dtype=x.dtype, device=x.device) for end in (low, high))
     inside = (x >= first) & (x <= last)
     at = ((torch.where(inside, x, first) - first) * bins / (last - first)).long().clamp(max=bins - 1)
-    counts = torch.zeros(bins, dtype=torch.int64, device=x.device)
-    return counts.scatter_add_(0, at, inside.long()).to(self.dtype)
+    return counting.summed(torch.where(inside, at, bins), bins + 1)[:bins].to(self.dtype)
 
 
 def histc_out(self: Tensor, bins: int = 100, min: float = 0, max: float = 0, *, out: Tensor) -> Any:

@@ -40,6 +40,7 @@ _TAKES = {
     "extreme.columns": "iiiii",
     "maxima.spread": "iiii",
     "sparse.rows": "iiii##",
+    "counting.parts": "iii",
     "searching.bounds": "iiii",
     "distances.forward": "iii#",
     "distances.backward": "iii#",
