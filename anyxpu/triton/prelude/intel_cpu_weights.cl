@@ -166,68 +166,13 @@ __constant ushort ax_weights_eight[64] = {AX_WEIGHTS_FROM_0, AX_WEIGHTS_FROM_8, 
   byte, byte, byte, byte, byte, byte, byte, byte, byte, byte, byte, byte, byte, byte, byte, byte
 #define AX_WEIGHTS_8(byte) byte, byte, byte, byte, byte, byte, byte, byte
 #define AX_WEIGHTS_UP 0, 16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240
-__constant uchar ax_weights_float8[256] = {0,
-                                           59,
-                                           59,
-                                           59,
-                                           60,
-                                           60,
-                                           60,
-                                           60,
-                                           AX_WEIGHTS_8(60),
-                                           AX_WEIGHTS_16(61),
-                                           AX_WEIGHTS_16(62),
-                                           AX_WEIGHTS_16(63),
-                                           AX_WEIGHTS_16(64),
-                                           AX_WEIGHTS_16(65),
-                                           AX_WEIGHTS_16(66),
-                                           AX_WEIGHTS_8(67),
-                                           67,
-                                           67,
-                                           67,
-                                           67,
-                                           67,
-                                           67,
-                                           67,
-                                           127,
-                                           0,
-                                           0,
-                                           128,
-                                           192,
-                                           0,
-                                           32,
-                                           64,
-                                           96,
-                                           128,
-                                           144,
-                                           160,
-                                           176,
-                                           192,
-                                           208,
-                                           224,
-                                           240,
-                                           AX_WEIGHTS_UP,
-                                           AX_WEIGHTS_UP,
-                                           AX_WEIGHTS_UP,
-                                           AX_WEIGHTS_UP,
-                                           AX_WEIGHTS_UP,
-                                           AX_WEIGHTS_UP,
-                                           0,
-                                           16,
-                                           32,
-                                           48,
-                                           64,
-                                           80,
-                                           96,
-                                           112,
-                                           128,
-                                           144,
-                                           160,
-                                           176,
-                                           192,
-                                           208,
-                                           224,
-                                           192};
+/* clang-format off */
+__constant uchar ax_weights_float8[256] = {
+    0, 59, 59, 59, 60, 60, 60, 60, AX_WEIGHTS_8(60), AX_WEIGHTS_16(61), AX_WEIGHTS_16(62), AX_WEIGHTS_16(63),
+    AX_WEIGHTS_16(64), AX_WEIGHTS_16(65), AX_WEIGHTS_16(66), AX_WEIGHTS_8(67), 67, 67, 67, 67, 67, 67, 67, 127,
+    0, 0, 128, 192, 0, 32, 64, 96, 128, 144, 160, 176, 192, 208, 224, 240, AX_WEIGHTS_UP, AX_WEIGHTS_UP, AX_WEIGHTS_UP,
+    AX_WEIGHTS_UP, AX_WEIGHTS_UP, AX_WEIGHTS_UP, 0, 16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 192};
+/* clang-format on */
 __constant int ax_weights_lines[16] = {0, 16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240};
 
 /* kind: 4, 8, or 9 for float8_e4m3fn. n: of the whole weight, whose 32 rows from `row` on are taken. */
@@ -236,11 +181,9 @@ __attribute__((noinline)) void ax_weights_rows(int kind, long x, long sums, long
   long told[AX_WEIGHTS_TOLD];
   char space[AX_WEIGHTS_SIZE + 64];
   const long work = ((long)space + 63) & ~63L, pitch = kind == 4 ? k / 2 : k;
-  for (int i = 0; i < 8; ++i) { /* tiles 4 and 5 hold the weight's numbers; what the others have of a row is m words */
-    *(__private long*)(work + AX_WEIGHTS_SHAPE_AT + 8 * i) = 0;
-  }
+  for (int i = 0; i < 8; ++i) *(__private long*)(work + AX_WEIGHTS_SHAPE_AT + 8 * i) = 0;
   *(__private char*)(work + AX_WEIGHTS_SHAPE_AT) = 1;
-  for (int i = 0; i < 8; ++i) {
+  for (int i = 0; i < 8; ++i) { /* tiles 4 and 5 hold the weight's numbers; what the others have of a row is m words */
     *(__private ushort*)(work + AX_WEIGHTS_SHAPE_AT + 16 + 2 * i) = (ushort)((i | 1) == 5 ? 64 : 4 * m);
     *(__private char*)(work + AX_WEIGHTS_SHAPE_AT + 48 + i) = 16;
   }
