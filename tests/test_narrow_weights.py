@@ -62,10 +62,11 @@ def test_int8(shape, dtype):
 @pytest.mark.rotates(5)
 @pytest.mark.parametrize("layer", [float8_layer, float8_turned], ids=["as it is", "turned"])
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
-@pytest.mark.parametrize("shape", [(1,), (2, 3), (20,)], ids=str)
+@pytest.mark.parametrize("shape", [(1,), (2, 3), (20,), (100,)], ids=str)
 def test_float8(shape, dtype, layer):
+    """k is 128, so that tiles may do it."""
     for s in (torch.rand(48, 1), torch.rand(1, 1)):
-        x, w, b = torch.randn(*shape, 64).to(dtype), torch.randn(48, 64).to(E4M3), torch.randn(48).to(dtype)
+        x, w, b = torch.randn(*shape, 128).to(dtype), torch.randn(48, 128).to(E4M3), torch.randn(48).to(dtype)
         got, calls = compiled(layer, *(t.xpu() for t in (x, w, s, b)))
         assert calls == [0, 1]
         check(got, x.double() @ (w.double() * s.double()).t() + b.double(), dtype)
