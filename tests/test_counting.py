@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from anyxpu import simulate
 from anyxpu.ops import counting
 
-pytestmark = [
-    pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device"),
-    pytest.mark.not_simulated("it compares values"),
-]
+pytestmark = pytest.mark.skipif(not torch.xpu.is_available(), reason="no xpu device")
 
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -21,21 +19,26 @@ INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 def test_places_are_counted_and_summed(n, count, no_host):
     for dtype in INTEGERS:
         places = torch.randint(0, min(count, torch.iinfo(dtype).max), (n,)).to(dtype)
-        assert torch.equal(counting.summed(places.xpu(), count).cpu(), places.bincount(minlength=count))
+        got = counting.summed(places.xpu(), count)
+        assert (got.dtype, got.shape) == (torch.int64, (count,))
+        assert simulate.active() or torch.equal(got.cpu(), places.bincount(minlength=count))
     for dtype in (torch.float32, torch.float64):
         values = torch.randn(n, dtype=dtype)
         got = counting.summed(places.xpu(), count, values.xpu())
         want = np.bincount(places.numpy(), values.numpy(), count)
         assert (got.dtype, got.shape) == (dtype, (count,))
-        np.testing.assert_allclose(got.cpu().numpy(), want, atol=2e-4 if dtype is torch.float32 else 1e-11)
+        if not simulate.active():  # kernels do not execute there
+            np.testing.assert_allclose(got.cpu().numpy(), want, atol=2e-4 if dtype is torch.float32 else 1e-11)
 
 
+@pytest.mark.not_simulated("it compares values")
 def test_sums_by_place_repeat(no_host):
     places, values = torch.randint(0, 3, (100_000,)).xpu(), torch.randn(100_000).xpu()
     first = counting.summed(places, 3, values)
     assert all(torch.equal(first, counting.summed(places, 3, values)) for _ in range(5))
 
 
+@pytest.mark.not_simulated("it compares values")
 def test_operators_count(no_host):
     x = torch.randint(0, 300, (20_000,))
     weights = torch.rand(20_000)

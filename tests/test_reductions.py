@@ -155,7 +155,7 @@ def test_softmax_and_its_gradient(log, dtype):
     name = "_log_softmax" if log else "_softmax"
     function = F.log_softmax if log else F.softmax
     for shape, dim in (((5,), 0), ((3, 7), 1), ((4, 6, 9), 1), ((2, 1025), 1), ((3, 5000), -1), ((500, 30), 0),
-                       ((2, 3, 257), 2)):  # fmt: skip
+                       ((2, 3, 257), 2), ((2, 70, 300), 1), ((9, 513), 0)):  # fmt: skip
         x = (torch.randn(shape) * 4).to(dtype)
         grad = torch.randn(shape).to(dtype)
         meant = x.double().clone().requires_grad_()

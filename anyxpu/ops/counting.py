@@ -9,6 +9,8 @@ from anyxpu.ops import launching, whole
 
 _SHARE = 4096
 """Elements that are worth a row of sums of their own."""
+_MOST = 2**31 - 1
+"""That the kernel counts to, with what its last part begins beyond the elements."""
 _COUNTED = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
@@ -37,7 +39,7 @@ def summed(places: Tensor, count: int, values: Tensor | None = None) -> Tensor:
 def _in_rows(places: Tensor, count: int, values: Tensor | None) -> Tensor | None:
     n, device = places.numel(), places.get_device()
     rows = max(1, min(n // _SHARE, 4 * launching.programs(device)))
-    if places.dtype not in _COUNTED or not 0 < n < 2**31 or rows * count > max(n, 16 * _SHARE):
+    if places.dtype not in _COUNTED or not 0 < n <= _MOST - rows or rows * count > max(n, 16 * _SHARE):
         return None
     dtype = torch.int32 if values is None else values.dtype
     sums = torch.zeros(rows, count, dtype=dtype, device=places.device)

@@ -4,30 +4,33 @@
  * is in ops/weight_tiles_kernels.py. What follows behind those rows in memory is asked for meanwhile, in order: a CPU
  * reads it faster so than 32 rows at a time. */
 
-/* What the assembly is told, 8 bytes each: of x, planes that lie as its steps come; of the weight, the bytes of a row,
+/* What the assembly is told, and at which place, 8 bytes each: of x, planes that lie as its steps come; of the weight, the bytes of a row,
  * and where the rows behind it begin; of scales, 4 or 2 bytes, or 0 where one float is all. */
-#define AX_WEIGHTS_X "(%[a])"
-#define AX_WEIGHTS_W "8(%[a])"
-#define AX_WEIGHTS_PITCH "16(%[a])"
-#define AX_WEIGHTS_AHEAD "24(%[a])"
-#define AX_WEIGHTS_SCALES "32(%[a])"
-#define AX_WEIGHTS_SCALE_BYTES "40(%[a])"
-#define AX_WEIGHTS_SCALES_STEP "48(%[a])"
-#define AX_WEIGHTS_POINTS "56(%[a])"
-#define AX_WEIGHTS_POINTS_STEP "64(%[a])"
-#define AX_WEIGHTS_MIDDLE "72(%[a])"
-#define AX_WEIGHTS_SUMS "80(%[a])"
-#define AX_WEIGHTS_OUT "88(%[a])"
-#define AX_WEIGHTS_OUT_STEP "96(%[a])"
-#define AX_WEIGHTS_STEPS "104(%[a])"
-#define AX_WEIGHTS_STEPS_OF_GROUP "112(%[a])"
-#define AX_WEIGHTS_GROUPS "120(%[a])"
-#define AX_WEIGHTS_ROWS "128(%[a])"
-#define AX_WEIGHTS_LINE "136(%[a])"
-#define AX_WEIGHTS_TABLE "144(%[a])"
-#define AX_WEIGHTS_PLACES "152(%[a])"
-#define AX_WEIGHTS_WORK "160(%[a])"
+#define AX_WEIGHTS_X 0
+#define AX_WEIGHTS_W 1
+#define AX_WEIGHTS_PITCH 2
+#define AX_WEIGHTS_AHEAD 3
+#define AX_WEIGHTS_SCALES 4
+#define AX_WEIGHTS_SCALE_BYTES 5
+#define AX_WEIGHTS_SCALES_STEP 6
+#define AX_WEIGHTS_POINTS 7
+#define AX_WEIGHTS_POINTS_STEP 8
+#define AX_WEIGHTS_MIDDLE 9
+#define AX_WEIGHTS_SUMS 10
+#define AX_WEIGHTS_OUT 11
+#define AX_WEIGHTS_OUT_STEP 12
+#define AX_WEIGHTS_STEPS 13
+#define AX_WEIGHTS_STEPS_OF_GROUP 14
+#define AX_WEIGHTS_GROUPS 15
+#define AX_WEIGHTS_ROWS 16
+#define AX_WEIGHTS_LINE 17
+#define AX_WEIGHTS_TABLE 18
+#define AX_WEIGHTS_PLACES 19
+#define AX_WEIGHTS_WORK 20
 #define AX_WEIGHTS_TOLD 21
+#define AX_WEIGHTS_TEXT(number) #number
+#define AX_WEIGHTS_TEXT_OF(number) AX_WEIGHTS_TEXT(number)
+#define AX_WEIGHTS_SAID(number) "8*" AX_WEIGHTS_TEXT_OF(number) "(%[a])"
 
 /* Places in `work`: two buffers of four planes, 32 by 16 products and totals, 32 scales and points, shapes of tiles as
  * they were and as they are to be, registers. */
@@ -38,8 +41,7 @@
 #define AX_WEIGHTS_FACTORS "20992"
 #define AX_WEIGHTS_LESS "21120"
 #define AX_WEIGHTS_BEFORE "21248"
-#define AX_WEIGHTS_SHAPE "21312"
-#define AX_WEIGHTS_SHAPE_AT 21312
+#define AX_WEIGHTS_SHAPE 21312
 #define AX_WEIGHTS_KEPT "21376"
 #define AX_WEIGHTS_SIZE 22400
 
@@ -86,40 +88,40 @@
   __attribute__((noinline)) void name(__private long* a) {                                                     \
     long w, s, p, o, n, d, b, t, l, c, f, k;                                                                   \
     __asm__ volatile(                                                                                        \
-        "movq " AX_WEIGHTS_WORK ", %[k]\n\t" AX_WEIGHTS_REGISTERS(AX_WEIGHTS_KEEP)                           \
-        "sttilecfg " AX_WEIGHTS_BEFORE "(%[k])\n\tldtilecfg " AX_WEIGHTS_SHAPE "(%[k])\n\t"                  \
-        "movq " AX_WEIGHTS_TABLE ", %[p]\n\tvmovdqu64 (%[p]), %%zmm31\n\tvmovdqu64 64(%[p]), %%zmm30\n\t" first \
+        "movq " AX_WEIGHTS_SAID(AX_WEIGHTS_WORK) ", %[k]\n\t" AX_WEIGHTS_REGISTERS(AX_WEIGHTS_KEEP)                           \
+        "sttilecfg " AX_WEIGHTS_BEFORE "(%[k])\n\tldtilecfg " AX_WEIGHTS_TEXT_OF(AX_WEIGHTS_SHAPE) "(%[k])\n\t"                  \
+        "movq " AX_WEIGHTS_SAID(AX_WEIGHTS_TABLE) ", %[p]\n\tvmovdqu64 (%[p]), %%zmm31\n\tvmovdqu64 64(%[p]), %%zmm30\n\t" first \
         "movq %[k], %[n]\n\tleaq " AX_WEIGHTS_OTHER "(%[k]), %[d]\n\tmovl $64, %k[l]\n\t"                    \
         "vpxord %%zmm16, %%zmm16, %%zmm16\n\tmovl $64, %k[c]\n\tleaq " AX_WEIGHTS_PRODUCTS "(%[k]), %[o]\n"  \
         "1:\tvmovups %%zmm16, (%[o])\n\taddq $64, %[o]\n\tdecq %[c]\n\tjnz 1b\n\t"                           \
-        "movq " AX_WEIGHTS_X ", %[b]\n\tmovq " AX_WEIGHTS_W ", %[w]\n\tmovq " AX_WEIGHTS_PITCH ", %[s]\n\t"  \
-        "movq " AX_WEIGHTS_LINE ", %[t]\n\tmovq " AX_WEIGHTS_AHEAD ", %[f]\n\t"                              \
+        "movq " AX_WEIGHTS_SAID(AX_WEIGHTS_X) ", %[b]\n\tmovq " AX_WEIGHTS_SAID(AX_WEIGHTS_W) ", %[w]\n\tmovq " AX_WEIGHTS_SAID(AX_WEIGHTS_PITCH) ", %[s]\n\t"  \
+        "movq " AX_WEIGHTS_SAID(AX_WEIGHTS_LINE) ", %[t]\n\tmovq " AX_WEIGHTS_SAID(AX_WEIGHTS_AHEAD) ", %[f]\n\t"                              \
         "movq %[w], %[p]\n\tmovq %[n], %[o]\n\tmovl $4, %k[k]\n"                                             \
         "2:\t" AX_WEIGHTS_EIGHT(ROW) "decq %[k]\n\tjnz 2b\n\txchgq %[n], %[d]\n"                             \
         /* a group, and its steps, of which the last lays its own planes once more */                        \
-        "3:\ttilezero %%tmm0\n\ttilezero %%tmm1\n\tmovq " AX_WEIGHTS_STEPS_OF_GROUP ", %[c]\n"               \
-        "4:\tdecq " AX_WEIGHTS_STEPS "\n\tjz 5f\n\taddq $" bytes ", %[w]\n"                                  \
+        "3:\ttilezero %%tmm0\n\ttilezero %%tmm1\n\tmovq " AX_WEIGHTS_SAID(AX_WEIGHTS_STEPS_OF_GROUP) ", %[c]\n"               \
+        "4:\tdecq " AX_WEIGHTS_SAID(AX_WEIGHTS_STEPS) "\n\tjz 5f\n\taddq $" bytes ", %[w]\n"                                  \
         "5:\tmovq %[w], %[p]\n\tmovq %[n], %[o]\n\t"                                                         \
         AX_WEIGHTS_EIGHT(ROW) AX_WEIGHTS_RIGHT AX_WEIGHTS_MULTIPLY("0")                                      \
         AX_WEIGHTS_EIGHT(ROW) BETWEEN AX_WEIGHTS_MULTIPLY("1")                                               \
         AX_WEIGHTS_EIGHT(ROW) AX_WEIGHTS_RIGHT AX_WEIGHTS_MULTIPLY("2")                                      \
         AX_WEIGHTS_EIGHT(ROW) BETWEEN AX_WEIGHTS_MULTIPLY("3")                                               \
         "xchgq %[n], %[d]\n\tdecq %[c]\n\tjnz 4b\n\t"                                                        \
-        "movq " AX_WEIGHTS_WORK ", %[k]\n\ttilestored %%tmm0, " AX_WEIGHTS_PRODUCTS "(%[k],%[l],1)\n\t"      \
+        "movq " AX_WEIGHTS_SAID(AX_WEIGHTS_WORK) ", %[k]\n\ttilestored %%tmm0, " AX_WEIGHTS_PRODUCTS "(%[k],%[l],1)\n\t"      \
         "tilestored %%tmm1, 1024+" AX_WEIGHTS_PRODUCTS "(%[k],%[l],1)\n\t"                                   \
-        "movq " AX_WEIGHTS_SUMS ", %[o]\n\tvmovups (%[o]), %%zmm25\n\taddq $64, " AX_WEIGHTS_SUMS "\n\t"     \
-        "movq " AX_WEIGHTS_SCALES ", %[p]\n\tcmpq $2, " AX_WEIGHTS_SCALE_BYTES "\n\tjb 6f\n\tja 7f\n\t"      \
+        "movq " AX_WEIGHTS_SAID(AX_WEIGHTS_SUMS) ", %[o]\n\tvmovups (%[o]), %%zmm25\n\taddq $64, " AX_WEIGHTS_SAID(AX_WEIGHTS_SUMS) "\n\t"     \
+        "movq " AX_WEIGHTS_SAID(AX_WEIGHTS_SCALES) ", %[p]\n\tcmpq $2, " AX_WEIGHTS_SAID(AX_WEIGHTS_SCALE_BYTES) "\n\tjb 6f\n\tja 7f\n\t"      \
         "vpmovzxwd (%[p]), %%zmm20\n\tvpslld $16, %%zmm20, %%zmm20\n\t"                                      \
         "vpmovzxwd 32(%[p]), %%zmm21\n\tvpslld $16, %%zmm21, %%zmm21\n\tjmp 8f\n"                            \
         "6:\tvbroadcastss (%[p]), %%zmm20\n\tvmovaps %%zmm20, %%zmm21\n\tjmp 8f\n"                           \
         "7:\tvmovups (%[p]), %%zmm20\n\tvmovups 64(%[p]), %%zmm21\n"                                         \
         "8:\tvmovups %%zmm20, " AX_WEIGHTS_FACTORS "(%[k])\n\tvmovups %%zmm21, 64+" AX_WEIGHTS_FACTORS "(%[k])\n\t" \
-        "addq " AX_WEIGHTS_SCALES_STEP ", %[p]\n\tmovq %[p], " AX_WEIGHTS_SCALES "\n\t"                      \
-        "vbroadcastss " AX_WEIGHTS_MIDDLE ", %%zmm20\n\tvmovaps %%zmm20, %%zmm21\n\t"                        \
-        "movq " AX_WEIGHTS_POINTS ", %[p]\n\ttestq %[p], %[p]\n\tjz 9f\n\t"                                  \
+        "addq " AX_WEIGHTS_SAID(AX_WEIGHTS_SCALES_STEP) ", %[p]\n\tmovq %[p], " AX_WEIGHTS_SAID(AX_WEIGHTS_SCALES) "\n\t"                      \
+        "vbroadcastss " AX_WEIGHTS_SAID(AX_WEIGHTS_MIDDLE) ", %%zmm20\n\tvmovaps %%zmm20, %%zmm21\n\t"                        \
+        "movq " AX_WEIGHTS_SAID(AX_WEIGHTS_POINTS) ", %[p]\n\ttestq %[p], %[p]\n\tjz 9f\n\t"                                  \
         "vpmovsxbd (%[p]), %%zmm22\n\tvcvtdq2ps %%zmm22, %%zmm22\n\tvsubps %%zmm22, %%zmm20, %%zmm20\n\t"    \
         "vpmovsxbd 16(%[p]), %%zmm22\n\tvcvtdq2ps %%zmm22, %%zmm22\n\tvsubps %%zmm22, %%zmm21, %%zmm21\n\t"  \
-        "addq " AX_WEIGHTS_POINTS_STEP ", %[p]\n\tmovq %[p], " AX_WEIGHTS_POINTS "\n"                        \
+        "addq " AX_WEIGHTS_SAID(AX_WEIGHTS_POINTS_STEP) ", %[p]\n\tmovq %[p], " AX_WEIGHTS_SAID(AX_WEIGHTS_POINTS) "\n"                        \
         "9:\tvmovups %%zmm20, " AX_WEIGHTS_LESS "(%[k])\n\tvmovups %%zmm21, 64+" AX_WEIGHTS_LESS "(%[k])\n\t" \
         /* totals += (products + sums * less) * factors */                                                   \
         "movq %[k], %[o]\n\tmovl $32, %k[c]\n"                                                               \
@@ -127,15 +129,15 @@
         "vfmadd231ps " AX_WEIGHTS_LESS "(%[k])%{1to16%}, %%zmm25, %%zmm22\n\t"                               \
         "vfmadd231ps " AX_WEIGHTS_FACTORS "(%[k])%{1to16%}, %%zmm22, %%zmm23\n\t"                            \
         "vmovups %%zmm23, " AX_WEIGHTS_TOTALS "(%[o])\n\taddq $64, %[o]\n\taddq $4, %[k]\n\tdecq %[c]\n\tjnz 1b\n\t" \
-        "decq " AX_WEIGHTS_GROUPS "\n\tjnz 3b\n\t"                                                           \
-        "movq " AX_WEIGHTS_WORK ", %[k]\n\tldtilecfg " AX_WEIGHTS_BEFORE "(%[k])\n\t"                        \
-        "movq " AX_WEIGHTS_PLACES ", %[p]\n\tvmovups (%[p]), %%zmm26\n\t"                                    \
-        "movq " AX_WEIGHTS_OUT ", %[o]\n\tmovq " AX_WEIGHTS_ROWS ", %[c]\n\tmovq %[k], %[p]\n"               \
+        "decq " AX_WEIGHTS_SAID(AX_WEIGHTS_GROUPS) "\n\tjnz 3b\n\t"                                                           \
+        "movq " AX_WEIGHTS_SAID(AX_WEIGHTS_WORK) ", %[k]\n\tldtilecfg " AX_WEIGHTS_BEFORE "(%[k])\n\t"                        \
+        "movq " AX_WEIGHTS_SAID(AX_WEIGHTS_PLACES) ", %[p]\n\tvmovups (%[p]), %%zmm26\n\t"                                    \
+        "movq " AX_WEIGHTS_SAID(AX_WEIGHTS_OUT) ", %[o]\n\tmovq " AX_WEIGHTS_SAID(AX_WEIGHTS_ROWS) ", %[c]\n\tmovq %[k], %[p]\n"               \
         "2:\tkxnorw %%k1, %%k1, %%k1\n\t"                                                                    \
         "vgatherdps " AX_WEIGHTS_TOTALS "(%[p],%%zmm26,4), %%zmm20%{%%k1%}\n\tkxnorw %%k1, %%k1, %%k1\n\t"   \
         "vgatherdps 1024+" AX_WEIGHTS_TOTALS "(%[p],%%zmm26,4), %%zmm21%{%%k1%}\n\t"                         \
         "vcvtne2ps2bf16 %%zmm20, %%zmm21, %%zmm20\n\tvmovdqu64 %%zmm20, (%[o])\n\t"                          \
-        "addq " AX_WEIGHTS_OUT_STEP ", %[o]\n\taddq $4, %[p]\n\tdecq %[c]\n\tjnz 2b\n\t"                     \
+        "addq " AX_WEIGHTS_SAID(AX_WEIGHTS_OUT_STEP) ", %[o]\n\taddq $4, %[p]\n\tdecq %[c]\n\tjnz 2b\n\t"                     \
         AX_WEIGHTS_REGISTERS(AX_WEIGHTS_BACK)                                                                \
         : [w] "=&r"(w), [s] "=&r"(s), [p] "=&r"(p), [o] "=&r"(o), [n] "=&r"(n), [d] "=&r"(d), [b] "=&r"(b),  \
           [t] "=&r"(t), [l] "=&r"(l), [c] "=&r"(c), [f] "=&r"(f), [k] "=&r"(k)                               \
@@ -181,33 +183,33 @@ __attribute__((noinline)) void ax_weights_rows(int kind, long x, long sums, long
   long told[AX_WEIGHTS_TOLD];
   char space[AX_WEIGHTS_SIZE + 64];
   const long work = ((long)space + 63) & ~63L, pitch = kind == 4 ? k / 2 : k;
-  for (int i = 0; i < 8; ++i) *(__private long*)(work + AX_WEIGHTS_SHAPE_AT + 8 * i) = 0;
-  *(__private char*)(work + AX_WEIGHTS_SHAPE_AT) = 1;
+  for (int i = 0; i < 8; ++i) *(__private long*)(work + AX_WEIGHTS_SHAPE + 8 * i) = 0;
+  *(__private char*)(work + AX_WEIGHTS_SHAPE) = 1;
   for (int i = 0; i < 8; ++i) { /* tiles 4 and 5 hold the weight's numbers; what the others have of a row is m words */
-    *(__private ushort*)(work + AX_WEIGHTS_SHAPE_AT + 16 + 2 * i) = (ushort)((i | 1) == 5 ? 64 : 4 * m);
-    *(__private char*)(work + AX_WEIGHTS_SHAPE_AT + 48 + i) = 16;
+    *(__private ushort*)(work + AX_WEIGHTS_SHAPE + 16 + 2 * i) = (ushort)((i | 1) == 5 ? 64 : 4 * m);
+    *(__private char*)(work + AX_WEIGHTS_SHAPE + 48 + i) = 16;
   }
-  told[0] = x;
-  told[1] = w + row * pitch;
-  told[2] = pitch;
-  told[3] = told[1] + 32 * pitch;
-  told[4] = scales + (long)row * scale_bytes;
-  told[5] = scale_bytes;
-  told[6] = (long)n * scale_bytes;
-  told[7] = points ? points + row : 0;
-  told[8] = n;
-  told[9] = kind == 4 ? as_int(8.0f) : 0;
-  told[10] = sums;
-  told[11] = out + 2L * row;
-  told[12] = 2L * n;
-  told[13] = kind == 9 ? pitch / 128 : pitch / 64;
-  told[14] = told[13] * group / k;
-  told[15] = k / group;
-  told[16] = m;
-  told[17] = 4L * m;
-  told[18] = kind == 4 ? (long)ax_weights_four : kind == 8 ? (long)ax_weights_eight : (long)ax_weights_float8;
-  told[19] = (long)ax_weights_lines;
-  told[20] = work;
+  told[AX_WEIGHTS_X] = x;
+  told[AX_WEIGHTS_W] = w + row * pitch;
+  told[AX_WEIGHTS_PITCH] = pitch;
+  told[AX_WEIGHTS_AHEAD] = told[AX_WEIGHTS_W] + 32 * pitch;
+  told[AX_WEIGHTS_SCALES] = scales + (long)row * scale_bytes;
+  told[AX_WEIGHTS_SCALE_BYTES] = scale_bytes;
+  told[AX_WEIGHTS_SCALES_STEP] = (long)n * scale_bytes;
+  told[AX_WEIGHTS_POINTS] = points ? points + row : 0;
+  told[AX_WEIGHTS_POINTS_STEP] = n;
+  told[AX_WEIGHTS_MIDDLE] = kind == 4 ? as_int(8.0f) : 0;
+  told[AX_WEIGHTS_SUMS] = sums;
+  told[AX_WEIGHTS_OUT] = out + 2L * row;
+  told[AX_WEIGHTS_OUT_STEP] = 2L * n;
+  told[AX_WEIGHTS_STEPS] = kind == 9 ? pitch / 128 : pitch / 64;
+  told[AX_WEIGHTS_STEPS_OF_GROUP] = told[AX_WEIGHTS_STEPS] * group / k;
+  told[AX_WEIGHTS_GROUPS] = k / group;
+  told[AX_WEIGHTS_ROWS] = m;
+  told[AX_WEIGHTS_LINE] = 4L * m;
+  told[AX_WEIGHTS_TABLE] = kind == 4 ? (long)ax_weights_four : kind == 8 ? (long)ax_weights_eight : (long)ax_weights_float8;
+  told[AX_WEIGHTS_PLACES] = (long)ax_weights_lines;
+  told[AX_WEIGHTS_WORK] = work;
   if (kind == 4)
     ax_weights_of_4_bits(told);
   else if (kind == 8)
